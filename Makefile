@@ -1,0 +1,49 @@
+# make setup makes .venv; make try shows a real Debian machine being hardened; make test checks everything short.
+.DELETE_ON_ERROR:
+.PHONY: setup try test test-long lint docs lock clean vm-packages
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+setup: .venv/.installed
+
+# The stamp is newer than what it was made from, so the second run does nothing.
+.venv/.installed: pyproject.toml requirements.lock
+	.ci/system-packages setup
+	$(PIP) --version >/dev/null 2>&1 || "$$(.ci/find-python)" -m venv --clear .venv
+	@echo "installing the Python packages of requirements.lock into .venv"
+	$(PIP) install --quiet --require-hashes --requirement requirements.lock
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+vm-packages:
+	.ci/system-packages vm
+
+try: setup vm-packages
+	$(BIN)/python -m lab.demo
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint vm-packages
+	$(BIN)/pytest -m "not slow"
+
+# Can be interrupted and repeated: what has passed for the same files is not run again.
+test-long: lint vm-packages
+	$(BIN)/pytest --resume; status=$$?; $(BIN)/python -m tests.report && exit $$status
+
+docs: setup
+	$(BIN)/python -m plimsoll.controls.docs
+
+# Resolved for every supported Python and both architectures. uv lives in an environment of its own, and neither
+# the machine's package index nor its paths leave a trace in the file.
+lock:
+	.ci/system-packages setup
+	test -x .lab/lock-venv/bin/uv || { "$$(.ci/find-python)" -m venv --clear .lab/lock-venv \
+		&& .lab/lock-venv/bin/python -m pip --disable-pip-version-check install --quiet uv; }
+	.lab/lock-venv/bin/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url \
+		--no-header --extra dev --output-file requirements.lock pyproject.toml
+
+clean:
+	rm -rf .venv .lab/lock-venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""pyinfra facts: thin; they run plimsoll/box/state.py on the host and return its JSON."""

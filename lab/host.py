@@ -1,0 +1,132 @@
+"""What this host offers: its architecture, its tools, its package source."""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.errors import HostError, UsageError
+
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+# mkfs.ext4 and mkswap lie where an ordinary user's PATH does not look
+SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+RELEASES = ("trixie", "bookworm")
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What depends on the processor."""
+
+    debian: str
+    kernel_package: str
+    qemu: str
+    qemu_package: str
+    machine: str
+    emulated_cpu: str
+    console: str
+
+
+ARCHITECTURES = {
+    # the generic kernel package, because the cloud one lacks the i6300esb watchdog
+    "x86_64": Architecture(
+        debian="amd64",
+        kernel_package="linux-image-amd64",
+        qemu="qemu-system-x86_64",
+        qemu_package="qemu-system-x86",
+        # i440fx: q35 brings a second watchdog of its own
+        machine="pc",
+        emulated_cpu="Nehalem",
+        console="ttyS0",
+    ),
+    "aarch64": Architecture(
+        debian="arm64",
+        kernel_package="linux-image-arm64",
+        qemu="qemu-system-aarch64",
+        qemu_package="qemu-system-arm",
+        machine="virt",
+        emulated_cpu="cortex-a72",
+        console="ttyAMA0",
+    ),
+}
+
+
+def architecture() -> Architecture:
+    """The table's row for this host. Raises HostError where there is none."""
+    machine = platform.machine()
+    if machine not in ARCHITECTURES:
+        raise HostError(f"the lab runs on {' and '.join(ARCHITECTURES)}; this host is {machine}")
+    return ARCHITECTURES[machine]
+
+
+def check_tools() -> None:
+    """Raises HostError that names every package missing here."""
+    tools = {
+        architecture().qemu: architecture().qemu_package,
+        "qemu-img": "qemu-utils",
+        "mmdebstrap": "mmdebstrap",
+        "mkfs.ext4": "e2fsprogs",
+        "ssh": "openssh-client",
+        "ssh-keygen": "openssh-client",
+        "setpriv": "util-linux",
+    }
+    if os.geteuid() != 0:
+        tools["newuidmap"] = "uidmap"
+    missing = {package for tool, package in tools.items() if not shutil.which(tool, path=SEARCH_PATH)}
+    if not KEYRING.exists():
+        missing.add("debian-archive-keyring")
+    if missing:
+        packages = " ".join(sorted(missing))
+        raise HostError(f"the lab needs packages that this host lacks: apt-get install {packages}")
+
+
+def check_release(release: str) -> None:
+    """Raises UsageError for a release that the lab does not know."""
+    if release not in RELEASES:
+        raise UsageError(f"no release {release!r} in the lab: choose {' or '.join(RELEASES)}")
+
+
+INDEX_FORMAT = "$(ORIGIN)|$(LABEL)|$(CODENAME)|$(RELEASE)|$(COMPONENT)|$(REPO_URI)"
+POCKET = re.compile(r"-(updates|security)$")
+
+
+def sources_for(release: str, index_lines: Iterable[str], host_codename: str) -> list[str]:
+    """One-line apt sources for `release`, from the host's own index targets (INDEX_FORMAT).
+
+    Only what signs itself as Debian, for the host's own release, counts; without any, the list is empty.
+    """
+    found: dict[str, None] = {}
+    for line in index_lines:
+        origin, _label, _codename, suite, component, uri = line.strip().split("|")
+        if origin != "Debian" or component != "main":
+            continue
+        pocket = POCKET.search(suite)
+        if suite.removesuffix(pocket.group() if pocket else "") in {host_codename, "stable", "oldstable"}:
+            found[f"deb {uri} {release}{pocket.group() if pocket else ''} main"] = None
+    return list(found)
+
+
+def host_codename() -> str:
+    """VERSION_CODENAME of this host, empty where it has none."""
+    return platform.freedesktop_os_release().get("VERSION_CODENAME", "")
+
+
+def package_sources(release: str) -> list[str]:
+    """One-line apt sources for `release` where this host gets its own packages; empty: no Debian here."""
+    command = ["apt-get", "indextargets", "--format", INDEX_FORMAT, "Created-By: Packages"]
+    targets = subprocess.run(command, capture_output=True, text=True, check=True)
+    return sources_for(release, targets.stdout.splitlines(), host_codename())
+
+
+def proxy_settings() -> list[str]:
+    """The host's apt proxies, as apt.conf lines."""
+    dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True)
+    return proxies_in(dump.stdout.splitlines())
+
+
+def proxies_in(dump_lines: Iterable[str]) -> list[str]:
+    """The lines of `apt-config dump` that set a proxy."""
+    return [line for line in dump_lines if re.match(r"Acquire::https?::Proxy(::\S+)? ", line)]

@@ -1,0 +1,164 @@
+"""A booted machine, saved once for each arrangement and size, from which machines are restored."""
+
+import hashlib
+import json
+import shlex
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab import host, qemu, qmp
+from lab.accel import Accelerator, accelerator
+from lab.errors import GuestError, UsageError
+from lab.image import GUEST, Image, ensure_image
+from lab.paths import locked
+from lab.progress import Progress
+from lab.shell import Result, Shell, await_answer
+
+COLD_BOOT_TIMEOUT_S = 300.0
+# a machine below this does not finish booting with its services
+LEAST_MEMORY_MIB = 512
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a machine is: release, size, and how its ssh is arranged."""
+
+    release: str = "trixie"
+    memory_mib: int = 1536
+    ubuntu_ssh: bool = False
+
+    def check(self) -> None:
+        """Raises UsageError for what the lab cannot make."""
+        host.check_release(self.release)
+        if self.memory_mib < LEAST_MEMORY_MIB:
+            raise UsageError(f"{self.memory_mib} MiB is too little memory: give {LEAST_MEMORY_MIB} or more")
+        if self.ubuntu_ssh and self.release == "bookworm":
+            raise UsageError(
+                "ssh cannot be arranged as on Ubuntu 24.04 on bookworm: its sshd takes no socket from systemd; "
+                "use --release trixie"
+            )
+
+    def scripts(self) -> list[Path]:
+        """What runs in the machine before it is saved, in this order."""
+        return [GUEST / "first-boot.sh", *([GUEST / "ubuntu-ssh.sh"] if self.ubuntu_ssh else [])]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A saved machine: the disk file that holds it, and the hardware that it fits."""
+
+    disk: Path
+    hardware: qemu.Hardware
+
+
+def hardware_for(spec: Spec, image: Image) -> qemu.Hardware:
+    """The hardware of a machine of this kind on this host."""
+    arch = host.architecture()
+    return qemu.Hardware(
+        arch=arch,
+        accelerator=accelerator(arch, image.kernel),
+        memory_mib=spec.memory_mib,
+        kernel=image.kernel,
+        initrd=image.initrd,
+        backing_disk=image.disk,
+    )
+
+
+def digest(spec: Spec, hardware: qemu.Hardware) -> str:
+    """Names a snapshot within its image: what it depends on beyond the image."""
+    version = subprocess.run([hardware.arch.qemu, "--version"], capture_output=True, text=True, check=True)
+    scripts = [script.read_text() for script in spec.scripts()]
+    # the same port everywhere: it is no property of the machine
+    command = qemu.command_line(hardware, "saved", 0)
+    cpu = Path("/proc/cpuinfo").read_text() if hardware.accelerator is Accelerator.KVM else ""
+    model = [line for line in cpu.splitlines() if line.startswith("model name")][:1]
+    return hashlib.sha256(json.dumps([version.stdout, scripts, command, model]).encode()).hexdigest()[:16]
+
+
+def ensure_snapshot(spec: Spec, progress: Progress) -> Snapshot:
+    """The saved machine for `spec`, made if the cache has none (a cold boot).
+
+    Raises UsageError, HostError, and GuestError when the machine does not come up as it should.
+    """
+    spec.check()
+    host.check_tools()
+    image = ensure_image(spec.release, progress)
+    hardware = hardware_for(spec, image)
+    disk = image.directory / f"booted-{digest(spec, hardware)}.qcow2"
+    with locked(disk.with_suffix(".lock")):
+        if not disk.exists():
+            progress.say(f"booting {describe(spec)} for the first time ({hardware.accelerator.value})")
+            make(spec, hardware, disk, progress)
+    return Snapshot(disk, hardware)
+
+
+def describe(spec: Spec) -> str:
+    """A machine's kind, for people."""
+    return f"{spec.release}, {spec.memory_mib} MiB{', ssh as on Ubuntu 24.04' if spec.ubuntu_ssh else ''}"
+
+
+def make(spec: Spec, hardware: qemu.Hardware, disk: Path, progress: Progress) -> None:
+    """Cold-boot, prepare, settle, save; the snapshot appears whole or not at all."""
+    with tempfile.TemporaryDirectory(dir=disk.parent, prefix="booting-") as scratch:
+        directory = Path(scratch)
+        overlay = directory / qemu.DISK
+        create = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", str(hardware.backing_disk)]
+        subprocess.run([*create, str(overlay)], check=True)
+        command = qemu.command_line(hardware, "saved", qemu.free_port())
+        pid = qemu.start(command, directory, dies_with_us=True)
+        try:
+            prepare(spec, Shell(directory / qemu.SHELL_SOCKET), progress)
+            progress.say("saving the booted machine")
+            qmp.save_snapshot(directory / qemu.QMP_SOCKET, qemu.SNAPSHOT)
+            qmp.command(directory / qemu.QMP_SOCKET, "quit")
+        except (GuestError, TimeoutError) as error:
+            serial = (directory / qemu.SERIAL_LOG).read_text(errors="replace").splitlines()
+            tail = "\n".join(serial[-30:])
+            raise GuestError(f"the first boot failed: {error or 'no answer in time'}; console:\n{tail}") from error
+        finally:
+            qemu.end(pid, directory)
+        overlay.rename(disk)
+
+
+def prepare(spec: Spec, shell: Shell, progress: Progress) -> None:
+    """Run what belongs to the arrangement, reboot into the result, leave it quiet."""
+    await_answer(shell, time.monotonic() + COLD_BOOT_TIMEOUT_S)
+    await_settled(shell)
+    progress.say("booted; preparing")
+    for script in spec.scripts():
+        required(shell, script.read_text())
+    if spec.ubuntu_ssh:
+        progress.say("rebooting into the arrangement")
+        reboot(shell, COLD_BOOT_TIMEOUT_S)
+        await_settled(shell)
+    required(shell, "sync; journalctl --sync")
+    shell.close()
+
+
+def await_settled(shell: Shell) -> None:
+    """Wait until every start job is done. Raises GuestError naming the units that failed."""
+    state = shell.run("systemctl is-system-running --wait", COLD_BOOT_TIMEOUT_S)
+    if state.out.strip() != "running":
+        failed = shell.run("systemctl --failed --no-legend --plain; journalctl -b -p err --no-pager", 30).out
+        raise GuestError(f"the machine is {state.out.strip() or 'not answering'!r}:\n{failed}")
+
+
+def required(shell: Shell, cmd: str, timeout_s: float = 120.0) -> Result:
+    """Run a command that has to succeed. Raises GuestError with all that it printed."""
+    result = shell.run(cmd, timeout_s)
+    if result.rc != 0:
+        how = f"did not end in {timeout_s:g} s" if result.rc is None else f"failed (exit {result.rc})"
+        raise GuestError(f"{shlex.quote(cmd)} {how}:\n{result.out}{result.err}")
+    return result
+
+
+def reboot(shell: Shell, timeout_s: float) -> None:
+    """Reboot in order and wait until the shell of the new boot answers. Raises TimeoutError."""
+    deadline_s = time.monotonic() + timeout_s
+    before = await_answer(shell, deadline_s)
+    required(shell, "systemctl reboot --no-block")
+    while await_answer(shell, deadline_s) == before:
+        continue

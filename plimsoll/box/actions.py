@@ -1,0 +1,256 @@
+"""The steps that change a running system beyond its files. Each says first what it is going to overwrite.
+
+An action is a name and string arguments, so that a plan is plain data. `observe` returns the ledger
+entries for what an action touches; `perform` acts, and raises ActionError with what to do.
+"""
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from plimsoll.box import managers
+from plimsoll.box.host import Host
+from plimsoll.box.resolve import sysctl_key
+
+LOCK_TIMEOUT_S = 120
+"""How long apt waits for another package manager; an unattended upgrade of a few packages takes less."""
+NEVER_MOVED = re.compile(r"(lib)?nvidia|linux-(image|headers|modules|nvidia)|cuda|dgx|mlnx|doca")
+"""Installing a small daemon must not drag a driver, a kernel or NVIDIA's own kit to another version."""
+
+
+class ActionError(Exception):
+    """A step failed; the message says which, why, and what to do."""
+
+
+class Pending(Exception):  # noqa: N818  # not an error: the step can be done later
+    """A step cannot be done now and may succeed later; the rest of the layer waits for it."""
+
+
+Entries = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Action:
+    """How one action is observed and performed; `order` is its place among the actions of a plan."""
+
+    order: int
+    perform: Callable[..., str]
+    observe: Callable[..., Entries] = lambda _host, *_args: []
+
+
+def _must(host: Host, *argv: str, timeout_s: float = 90) -> str:
+    ran = host.run(*argv, timeout_s=timeout_s)
+    if ran.code != 0:
+        raise ActionError(f"{' '.join(argv)}: {ran.problem}")
+    return ran.out
+
+
+# --- values in the kernel ---------------------------------------------------------------------------
+
+
+def _write_value(host: Host, path: str, value: str) -> None:
+    try:
+        with open(host.path(path), "w", encoding="ascii") as file:
+            file.write(value)
+    except OSError as error:
+        raise ActionError(f"{path}: writing {value}: {error.strerror}") from error
+
+
+def _observe_sysctl(host: Host, key: str, _value: str) -> Entries:
+    old = host.text_or_none(f"/proc/sys/{sysctl_key(key)}")
+    return [{"kind": "sysctl", "key": key, "old": old}] if old is not None else []
+
+
+def _sysctl(host: Host, key: str, value: str) -> str:
+    _write_value(host, f"/proc/sys/{sysctl_key(key)}", value)
+    return f"{key} = {value}"
+
+
+def _observe_cgroup(host: Host, path: str, _value: str) -> Entries:
+    old = host.text_or_none(path)
+    return [{"kind": "cgroup", "key": path, "old": old.split()[-1] if old else None}]
+
+
+def _cgroup(host: Host, path: str, value: str) -> str:
+    """Write a cgroup file, switching its controller on down the path where systemd has not needed it so far."""
+    directory, name = os.path.split(path)
+    if not host.exists(path):
+        _enable_controller(host, directory, name.partition(".")[0])
+    if not host.exists(path):
+        return f"this kernel has no {name}: left out"
+    _write_value(host, path, value)
+    return f"{path} = {value}"
+
+
+def _enable_controller(host: Host, directory: str, controller: str) -> None:
+    parts = directory.removeprefix("/sys/fs/cgroup").strip("/").split("/")
+    for depth in range(len(parts)):
+        parent = "/".join(["/sys/fs/cgroup", *parts[:depth]])
+        if controller not in (host.text_or_none(f"{parent}/cgroup.subtree_control") or "").split():
+            _write_value(host, f"{parent}/cgroup.subtree_control", f"+{controller}")
+
+
+# --- units ------------------------------------------------------------------------------------------
+
+
+def unit_state(host: Host, unit: str) -> dict[str, str]:
+    """Return `{enablement, activity}` of a unit as systemd names them, empty strings where it does not know it."""
+    out = host.run("systemctl", "show", "-p", "UnitFileState,ActiveState,LoadState", "--", unit).out
+    found = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
+    return {"enablement": found.get("UnitFileState", ""), "activity": found.get("ActiveState", "")}
+
+
+def _observe_unit(host: Host, unit: str) -> Entries:
+    return [{"kind": "unit", "key": unit, "old": unit_state(host, unit)}]
+
+
+def _systemctl(verb: str) -> Callable[..., str]:
+    def perform(host: Host, *units: str) -> str:
+        _must(host, "systemctl", verb, *units)
+        return f"systemctl {verb} {' '.join(units)}".strip()
+
+    return perform
+
+
+def _sshd_program(host: Host) -> str:
+    # Without its run directory, which a stopped unit has taken away, sshd refuses even to check.
+    os.makedirs(host.path("/run/sshd"), mode=0o755, exist_ok=True)
+    return next((p for p in ("/usr/sbin/sshd", "/usr/bin/sshd") if host.exists(p)), "sshd")
+
+
+def _sshd_check(host: Host) -> str:
+    """Refuse to go on with a configuration that sshd would not start with: the next login would find nobody."""
+    ran = host.run(_sshd_program(host), "-t")
+    if ran.code != 0:
+        raise ActionError(f"sshd -t refuses the configuration: {ran.problem}. Repair it; sshd was not restarted.")
+    return "sshd -t: the configuration is valid"
+
+
+def listening_ports(lines: str) -> set[str]:
+    """Return the ports of `Listen` lines of systemctl (`[::]:22 (Stream)`) or of `sshd -T` (`port 22`)."""
+    sockets = re.findall(r":(\d+) \(Stream\)|^(\d+) \(Stream\)", lines, re.MULTILINE)
+    daemons = re.findall(r"^port (\d+)$", lines, re.MULTILINE)
+    return {port for pair in sockets for port in pair if port} | set(daemons)
+
+
+def _observe_retire(host: Host, socket: str, service: str) -> Entries:
+    return [*_observe_unit(host, socket), *_observe_unit(host, service)]
+
+
+def _retire_socket(host: Host, socket: str, service: str) -> str:
+    """Hand the port over from the socket to the daemon, in the order that Ubuntu's links demand.
+
+    Disabling removes the link by which the service requires the socket, daemon-reload makes systemd forget
+    it; only then can the socket be stopped without taking sshd along.
+    """
+    of_socket = listening_ports(_must(host, "systemctl", "show", "-p", "Listen", "--value", socket))
+    of_daemon = listening_ports(_must(host, _sshd_program(host), "-T"))
+    if not of_socket <= of_daemon:
+        only = ", ".join(sorted(of_socket - of_daemon))
+        raise ActionError(
+            f"{socket} listens on port {only}, which sshd_config does not have; nothing was changed. Add "
+            f"`Port {only}` to a file in /etc/ssh/sshd_config.d, or leave the socket (sshd.retire_socket: false)."
+        )
+    steps = (("disable", socket), ("daemon-reload",), ("start", service), ("stop", socket), ("restart", service))
+    for step in steps:
+        _must(host, "systemctl", *step)
+    return f"{service} listens on port {', '.join(sorted(of_daemon))} by itself; {socket} is retired"
+
+
+# --- packages ---------------------------------------------------------------------------------------
+
+
+def _observe_install(host: Host, package: str) -> Entries:
+    ran = host.run("dpkg-query", "-W", "-f", "${db:Status-Status}", package)
+    installed = ran.code == 0 and ran.out == "installed"
+    return [] if installed else [{"kind": "package", "key": package, "old": "absent"}]
+
+
+def moved_packages(simulation: str) -> list[str]:
+    """Return the packages that an `apt-get --simulate` run would install, upgrade or remove."""
+    return re.findall(r"^(?:Inst|Remv) (\S+)", simulation, re.MULTILINE)
+
+
+def _apt(host: Host, *arguments: str, timeout_s: float = LOCK_TIMEOUT_S + 480) -> Any:  # noqa: ANN401  # Ran
+    options = ("-o", f"DPkg::Lock::Timeout={LOCK_TIMEOUT_S}", "-o", "Dpkg::Options::=--force-confold")
+    quiet = Host(host.root, {**host.environment, "DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_MODE": "l"})
+    return quiet.run("apt-get", "-qq", *options, "--no-install-recommends", *arguments, timeout_s=timeout_s)
+
+
+def _fetch(host: Host, package: str) -> str:
+    """Download a package and what it needs; raises Pending where no source can be reached.
+
+    Nothing of its layer is written before this has worked.
+    """
+    simulated = _apt(host, "--simulate", "install", package)
+    if simulated.code != 0:
+        _apt(host, "update", timeout_s=180)
+        simulated = _apt(host, "--simulate", "install", package)
+    if simulated.code != 0:
+        raise Pending(f"the package {package} is not to be had: {simulated.problem}")
+    unwanted = [p for p in moved_packages(simulated.out) if NEVER_MOVED.match(p)]
+    if unwanted:
+        raise ActionError(f"installing {package} would also change {', '.join(unwanted)}: refused")
+    done = _apt(host, "--download-only", "-y", "install", package)
+    if done.code != 0:
+        raise Pending(f"the package {package} could not be fetched: {done.problem}")
+    return f"fetched {package}"
+
+
+def _install(host: Host, package: str) -> str:
+    done = _apt(host, "-y", "install", package)
+    if done.code != 0:
+        raise ActionError(f"the package {package} was fetched but could not be installed: {done.problem}")
+    return f"installed {package}"
+
+
+def purge(host: Host, package: str) -> str:
+    """Remove a package that we installed, its configuration included; raises ActionError if more would go."""
+    simulated = _apt(host, "--simulate", "purge", package)
+    others = [p for p in moved_packages(simulated.out.replace("Purg ", "Remv ")) if p != package]
+    if simulated.code == 0 and not others:
+        simulated = _apt(host, "-y", "purge", package)
+    if simulated.code != 0 or others:
+        why = f"{', '.join(others)} would be removed too" if others else simulated.problem
+        raise ActionError(f"the package {package} was not removed: {why}")
+    return f"removed the package {package}"
+
+
+def _initramfs(host: Host) -> str:
+    _must(host, "update-initramfs", "-u", timeout_s=540)
+    return "rebuilt the initramfs"
+
+
+def _user_managers(host: Host, score: str) -> str:
+    return managers.apply_score(host, int(score))
+
+
+ACTIONS: dict[str, Action] = {
+    "fetch": Action(0, _fetch),
+    "install": Action(1, _install, _observe_install),
+    "sysctl": Action(2, _sysctl, _observe_sysctl),
+    "daemon-reload": Action(3, _systemctl("daemon-reload")),
+    "cgroup": Action(4, _cgroup, _observe_cgroup),
+    "daemon-reexec": Action(5, _systemctl("daemon-reexec")),
+    "sshd-check": Action(6, _sshd_check),
+    "retire-socket": Action(6, _retire_socket, _observe_retire),
+    "disable": Action(7, _systemctl("disable"), _observe_unit),
+    "enable": Action(8, _systemctl("enable"), _observe_unit),
+    "stop": Action(9, _systemctl("stop"), _observe_unit),
+    "mask": Action(10, _systemctl("mask"), _observe_unit),
+    "start": Action(11, _systemctl("start"), _observe_unit),
+    "restart": Action(12, _systemctl("restart")),
+    "try-restart": Action(13, _systemctl("try-restart")),
+    "user-managers": Action(14, _user_managers),
+    "initramfs": Action(15, _initramfs),
+}
+"""Every action by its name; the number is its place among those of one plan."""
+
+
+def known(action: Sequence[str]) -> Action:
+    """Return what an action of a plan stands for; raises ActionError for a name that this version does not know."""
+    if not action or action[0] not in ACTIONS:
+        raise ActionError(f"unknown action {list(action)}: this plimsoll is older than the plan; deploy again")
+    return ACTIONS[action[0]]

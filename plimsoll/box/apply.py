@@ -1,0 +1,154 @@
+"""Carry out the plan of one layer on the host: all files or none, and nothing before it is recorded.
+
+Order: stage every new file beside its target, record in the ledger what all files and actions will
+overwrite, rename the staged files into place, act. A reset at any point leaves every file whole, and the
+ledger ahead of the change.
+"""
+
+import base64
+import fcntl
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from plimsoll.box import actions, files, ledger, managers
+from plimsoll.box.host import Host
+from plimsoll.box.model import PLAN_SCHEMA
+
+LOCK = "/run/plimsoll/lock"
+
+
+class Refused(Exception):  # noqa: N818  # says what happened, as the exit code does
+    """Another run holds the lock; try again later."""
+
+
+@contextmanager
+def exclusively(host: Host) -> Iterator[None]:
+    """Hold the one lock under which a host is changed; raises Refused at once when it is taken."""
+    os.makedirs(host.path(os.path.dirname(LOCK)), mode=0o755, exist_ok=True)
+    descriptor = os.open(host.path(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise Refused("another plimsoll is changing this host; try again when it has ended") from error
+    finally:
+        os.close(descriptor)
+
+
+def apply(plan: Mapping[str, Any], host: Host, program: bytes = b"") -> Iterator[str]:
+    """Carry out a plan and yield a line for everything done.
+
+    `program` is the content of a file that the plan marks `program`: the zipapp itself. Raises
+    LedgerError, ActionError, Pending or OSError; what was yielded until then was done.
+    """
+    if plan.get("schema") != PLAN_SCHEMA:
+        raise actions.ActionError(f"a plan of schema {plan.get('schema')}, expected {PLAN_SCHEMA}: deploy again")
+    layer = plan["layer"]
+    steps = [(actions.known(action), list(action[1:])) for action in plan["actions"]]
+    entries = ledger.load(host)
+    first, rest = _split_fetches(steps)
+    yield from _perform(host, layer, entries, first)
+    staged = _stage(host, plan["files"], program)
+    try:
+        _record(host, layer, entries, [*_observed_files(host, staged), *_observed(host, rest)])
+        for file, temporary in staged:
+            files.put_in_place(temporary, host.path(file["path"]))
+            yield f"wrote {file['path']}"
+    finally:
+        _discard(staged)
+    yield from _perform(host, layer, entries, rest)
+    managers.remember_pending(host, layer, None)
+
+
+Steps = list[tuple[actions.Action, list[str]]]
+
+
+def _split_fetches(steps: Steps) -> tuple[Steps, Steps]:
+    """A package is fetched before the files of its layer are written: without it they would configure nothing."""
+    fetch = actions.ACTIONS["fetch"]
+    return [s for s in steps if s[0] is fetch], [s for s in steps if s[0] is not fetch]
+
+
+def _perform(host: Host, layer: str, entries: list[dict[str, Any]], steps: Steps) -> Iterator[str]:
+    for action, arguments in sorted(steps, key=lambda step: step[0].order):
+        _record(host, layer, entries, action.observe(host, *arguments))
+        try:
+            yield action.perform(host, *arguments)
+        except actions.Pending as reason:
+            managers.remember_pending(host, layer, str(reason))
+            raise
+
+
+def _observed(host: Host, steps: Steps) -> list[dict[str, Any]]:
+    return [entry for action, arguments in steps for entry in action.observe(host, *arguments)]
+
+
+def _record(host: Host, layer: str, entries: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
+    """Add entries for things never touched before, and note what we write now; saved before anything is touched."""
+    before = ledger.digest(entries)
+    for entry in new:
+        known = ledger.find(entries, entry["kind"], entry["key"])
+        if known is None:
+            entries.append({"layer": layer, **entry})
+        elif "ours" in entry:
+            known["ours"] = entry["ours"]
+    if ledger.digest(entries) != before:
+        ledger.save(host, entries)
+
+
+# --- files ------------------------------------------------------------------------------------------
+
+Staged = list[tuple[dict[str, Any], str]]
+"""Files of a plan, each with what is to be recorded of it and the temporary path it lies at."""
+
+
+def _stage(host: Host, wanted: list[Mapping[str, Any]], program: bytes) -> Staged:
+    """Write every new content beside its target; on any failure nothing is left behind and the error is raised."""
+    staged: Staged = []
+    created: list[str] = []
+    try:
+        for file in wanted:
+            content = program if file.get("program") else file["content"].encode()
+            path = host.path(file["path"])
+            made = files.make_directories(os.path.dirname(path))
+            created.extend(made)
+            files.sweep(path)
+            described = {**file, "ours": hashlib.sha256(content).hexdigest(), "created": made}
+            staged.append((described, files.stage(path, content, int(file["mode"], 8))))
+    except BaseException:
+        _discard(staged)
+        for directory in reversed(created):
+            os.rmdir(directory)
+        raise
+    return staged
+
+
+def _discard(staged: Staged) -> None:
+    for _file, temporary in staged:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+def _observed_files(host: Host, staged: Staged) -> list[dict[str, Any]]:
+    entries = []
+    for file, _temporary in staged:
+        entries.extend({"kind": "directory", "key": d, "old": "absent"} for d in file["created"])
+        old = observe_file(host, file["path"])
+        entries.append({"kind": "file", "key": file["path"], "old": old, "ours": file["ours"], "after": file["after"]})
+    return entries
+
+
+def observe_file(host: Host, path: str) -> dict[str, Any]:
+    """Return all that is needed to put a file back: `{absent}`, `{link}`, or `{content, mode, uid, gid}` (base64)."""
+    try:
+        found = os.lstat(host.path(path))
+    except FileNotFoundError:
+        return {"absent": True}
+    if stat.S_ISLNK(found.st_mode):
+        return {"link": os.readlink(host.path(path))}
+    content = base64.b64encode(host.content(path)).decode()
+    return {"content": content, "mode": f"{stat.S_IMODE(found.st_mode):04o}", "uid": found.st_uid, "gid": found.st_gid}

@@ -1,0 +1,150 @@
+"""`plimsoll` on the box. Results go to stdout, diagnostics to stderr; exit codes are the project's."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from plimsoll.box import actions, apply, ledger, revert, rollback, state, verify
+from plimsoll.box.host import Host
+from plimsoll.box.judge import exit_code
+from plimsoll.box.model import Request
+
+GOOD, INTERNAL, DRIFT, UNKNOWN, USAGE, REFUSED, INTERRUPTED = 0, 1, 2, 3, 4, 75, 130
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, f"plimsoll: {message}\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="plimsoll", description="Keeps this box reachable when its unified memory runs out.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    check = commands.add_parser("verify", help="compare the live state with what was deployed")
+    check.add_argument("--json", action="store_true", help="print the audit document")
+    check.add_argument("--strict", action="store_true", help="let what is pending count as drift")
+    check.add_argument("--notify", action="store_true", help="run the notify command of the policy if anything is bad")
+    back = commands.add_parser("revert", help="put everything back as it was before the first deploy")
+    back.add_argument("--layer", help="only what this layer changed")
+    back.add_argument("--dry", action="store_true", help="say what would be put back, and change nothing")
+    show = commands.add_parser("state", help="print the live state as JSON")
+    show.add_argument("--request", default="{}", help="JSON: what to read beyond the fixed sections")
+    carry = commands.add_parser("apply", help="carry out one layer of a deploy (deploy.py calls this)")
+    carry.add_argument("plan", help="the plan, as JSON")
+    guard = commands.add_parser("rollback", help="the way back that deploy.py arms while it changes sshd")
+    guard.add_argument("verb", choices=("arm", "disarm", "fire"))
+    guard.add_argument("--layer", default="sshd")
+    guard.add_argument("--delay-s", type=int, default=rollback.DEFAULT_DELAY_S)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None, host: Host | None = None, program: bytes = b"") -> int:
+    """Run one command and return its exit code; `program` is the zipapp's own content, to be installed."""
+    arguments = _parser().parse_args(argv)
+    host = host or Host()
+    try:
+        return _COMMANDS[arguments.command](arguments, host, program)
+    except apply.Refused as error:
+        return _fail(REFUSED, str(error))
+    except (ledger.LedgerError, verify.WantedError) as error:
+        return _fail(USAGE if isinstance(error, ledger.LedgerError) else UNKNOWN, str(error))
+    except actions.ActionError as error:
+        return _fail(INTERNAL, str(error))
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(INTERNAL, f"{where}{error.strerror or error}; {_WHAT_NOW}")
+    except KeyboardInterrupt:
+        return _fail(INTERRUPTED, "interrupted")
+
+
+_WHAT_NOW = "what was not written yet stays as it was; mend this and run it again"
+
+
+def _fail(code: int, message: str) -> int:
+    print(f"plimsoll: {message}", file=sys.stderr)
+    return code
+
+
+def _verify(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
+    wanted, command = verify.load_wanted(host)
+    judgements = verify.judge_host(host, wanted)
+    document = verify.report(host.text_or_none("/proc/sys/kernel/hostname") or "localhost", judgements)
+    print(json.dumps(document, indent=1) if arguments.json else "\n".join(verify.lines(judgements)))
+    if arguments.notify and command and verify.should_notify(judgements):
+        problem = verify.notify(host, command, document)
+        if problem:
+            print(f"plimsoll: nobody could be told: {problem}", file=sys.stderr)
+    return exit_code(judgements, strict=arguments.strict)
+
+
+def _state(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
+    try:
+        request = Request.from_json(json.loads(arguments.request))
+    except (ValueError, TypeError) as error:
+        return _fail(USAGE, f"--request: {error}")
+    print(json.dumps(state.read(request, host)))
+    return GOOD
+
+
+def _need_root() -> bool:
+    return os.geteuid() != 0
+
+
+def _apply(arguments: argparse.Namespace, host: Host, program: bytes) -> int:
+    if _need_root():
+        return _fail(USAGE, "changing the host needs root: use sudo")
+    try:
+        plan = json.loads(arguments.plan)
+    except ValueError as error:
+        return _fail(USAGE, f"the plan is not JSON: {error}")
+    with apply.exclusively(host):
+        try:
+            for line in apply.apply(plan, host, program):
+                print(line, flush=True)
+        except actions.Pending as reason:
+            print(f"pending: {reason}")
+    return GOOD
+
+
+def _revert(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
+    if _need_root():
+        return _fail(USAGE, "reverting needs root: use sudo")
+    if arguments.dry:
+        chosen = revert.selected(ledger.load(host), arguments.layer)
+        print("\n".join(map(revert.describe, chosen)) or "nothing is recorded: nothing to put back")
+        return GOOD
+    with apply.exclusively(host):
+        return _report_revert(host, arguments.layer)
+
+
+def _report_revert(host: Host, layer: str | None) -> int:
+    failed = nothing = 0
+    for outcome, line in revert.revert(host, layer):
+        nothing += 1
+        failed += outcome == "failed"
+        print(line if outcome == "done" else f"{outcome}: {line}", flush=True)
+    if not nothing:
+        print("nothing to put back")
+    return INTERNAL if failed else GOOD
+
+
+def _rollback(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
+    if _need_root():
+        return _fail(USAGE, "this needs root: use sudo")
+    if arguments.verb == "arm":
+        print(rollback.arm(host, arguments.layer, arguments.delay_s))
+    elif arguments.verb == "disarm":
+        print(rollback.disarm(host))
+    else:
+        with apply.exclusively(host):
+            code = _report_revert(host, arguments.layer)
+        print(rollback.disarm(host))
+        return code
+    return GOOD
+
+
+_COMMANDS = {"verify": _verify, "state": _state, "apply": _apply, "revert": _revert, "rollback": _rollback}

@@ -1,0 +1,91 @@
+"""What was there before the first touch, so that everything can be put back.
+
+`/var/lib/plimsoll/ledger.json` (0600) holds one entry a thing touched, in the order of first touch. The
+first value stays for ever: a second run, or a later version, adds entries and changes only `ours`, the
+hash of what we wrote last, by which a later foreign change is told from our own.
+"""
+
+import hashlib
+import json
+import os
+from typing import Any
+
+from plimsoll.box.files import write_atomically
+from plimsoll.box.host import Host
+
+PATH = "/var/lib/plimsoll/ledger.json"
+SCHEMA = "plimsoll.ledger/1"
+KINDS = ("file", "directory", "sysctl", "cgroup", "score", "unit", "package")
+
+
+class LedgerError(Exception):
+    """The ledger is there but cannot be trusted; nothing may be changed on the strength of it."""
+
+
+def digest(entries: list[dict[str, Any]]) -> str:
+    """Return the checksum that guards the entries against a torn or edited file."""
+    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
+
+
+def load(host: Host) -> list[dict[str, Any]]:
+    """Return the entries, oldest first; an absent ledger has none.
+
+    Raises LedgerError for a ledger that is damaged, unreadable, or of a version that this one does not know.
+    """
+    try:
+        text = host.text(PATH)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise LedgerError(f"{PATH}: {error.strerror}") from error
+    try:
+        return _checked(json.loads(text))
+    except (ValueError, KeyError, TypeError) as error:
+        raise LedgerError(
+            f"{PATH}: damaged ({error}); nothing was changed. Restore it from a backup, or move it away to "
+            "start anew: what was there before Plimsoll is then no longer known."
+        ) from error
+
+
+def _checked(data: Any) -> list[dict[str, Any]]:  # noqa: ANN401  # whatever the file holds is checked here
+    if data["schema"] != SCHEMA:
+        raise ValueError(f"schema {data['schema']}, expected {SCHEMA}")
+    entries: list[dict[str, Any]] = data["entries"]
+    if digest(entries) != data["sha256"]:
+        raise ValueError("its checksum does not match its entries")
+    for entry in entries:
+        if entry["kind"] not in KINDS:
+            raise ValueError(f"an entry of unknown kind {entry['kind']}")
+    return entries
+
+
+def save(host: Host, entries: list[dict[str, Any]]) -> None:
+    """Write the entries, whole or not at all, and wait until they are on disk; raises OSError."""
+    text = json.dumps({"schema": SCHEMA, "sha256": digest(entries), "entries": entries}, indent=1)
+    os.makedirs(host.path(os.path.dirname(PATH)), mode=0o755, exist_ok=True)
+    write_atomically(host.path(PATH), text.encode(), mode=0o600)
+
+
+def find(entries: list[dict[str, Any]], kind: str, key: str) -> dict[str, Any] | None:
+    """Return the entry for one thing, None if it was never touched."""
+    return next((e for e in entries if (e["kind"], e["key"]) == (kind, key)), None)
+
+
+def first_values(host: Host) -> dict[str, Any]:
+    """Return `{"sysctl:KEY": value, …}` as recorded, for those who must know what the kernel chose itself.
+
+    A ledger that cannot be read (it is root's) or is damaged yields `{"error": why}`.
+    """
+    try:
+        return {f"{e['kind']}:{e['key']}": e["old"] for e in load(host) if e["kind"] == "sysctl"}
+    except LedgerError as error:
+        return {"error": str(error)}
+
+
+def read_json(host: Host, path: str) -> dict[str, Any] | None:
+    """Return a JSON object from a file; None where there is none or it is not one."""
+    try:
+        found = json.loads(host.text(path))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

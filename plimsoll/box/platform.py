@@ -1,0 +1,123 @@
+"""What machine this is: release, kernels, driver, board, watchdogs, packages. Every figure None where not to be had."""
+
+import os
+import re
+import shlex
+from typing import Any
+
+from plimsoll.box.host import Host
+
+PACKAGES_WATCHED = ("earlyoom", "systemd", "openssh-server", "systemd-oomd", "nvidia-sbsa-gwdt-options")
+
+
+def parse_release(text: str) -> dict[str, str]:
+    """Return KEY=value lines as a mapping; of a repeated key (DGX_OTA_VERSION) the last, which is current."""
+    found = {}
+    for line in text.splitlines():
+        key, equals, value = line.strip().partition("=")
+        if equals and not key.startswith("#"):
+            found[key] = _unquoted(value)
+    return found
+
+
+def _unquoted(value: str) -> str:
+    try:
+        return " ".join(shlex.split(value))
+    except ValueError:
+        return value
+
+
+def parse_dpkg_status(text: str, names: tuple[str, ...]) -> dict[str, str]:
+    """Return the versions of those of `names` that are installed, from /var/lib/dpkg/status."""
+    found = {}
+    for paragraph in text.split("\n\n"):
+        name = re.search(r"^Package: (\S+)$", paragraph, re.MULTILINE)
+        if name is None or name[1] not in names:
+            continue
+        version = re.search(r"^Version: (\S+)$", paragraph, re.MULTILINE)
+        if version and re.search(r"^Status: \S+ \S+ installed$", paragraph, re.MULTILINE):
+            found[name[1]] = version[1]
+    return found
+
+
+def read(host: Host) -> dict[str, Any]:
+    """Return the platform section of a state."""
+    mem_total = re.search(r"^MemTotal:\s+(\d+)", host.text_or_none("/proc/meminfo") or "", re.MULTILINE)
+    uname = os.uname()
+    return {
+        "os_release": parse_release(host.text_or_none("/etc/os-release") or ""),
+        "dgx_release": parse_release(host.text_or_none("/etc/dgx-release") or ""),
+        "hostname": host.text_or_none("/proc/sys/kernel/hostname"),
+        "kernel": host.text_or_none("/proc/sys/kernel/osrelease"),
+        "next_kernel": next_kernel(host),
+        "cmdline": host.text_or_none("/proc/cmdline"),
+        "architecture": uname.machine,
+        "boot_id": host.text_or_none("/proc/sys/kernel/random/boot_id"),
+        "mem_total_kib": int(mem_total[1]) if mem_total else None,
+        "board_vendor": host.text_or_none("/sys/class/dmi/id/board_vendor"),
+        "board_name": host.text_or_none("/sys/class/dmi/id/board_name"),
+        "pid1": host.text_or_none("/proc/1/comm"),
+        "systemd_running": host.exists("/run/systemd/system"),
+        "container": container(host),
+        "cgroup2": host.exists("/sys/fs/cgroup/cgroup.controllers"),
+        "encrypted_root": encrypted_root(host),
+        "reboot_required": host.exists("/run/reboot-required"),
+        "driver": driver(host),
+        "euid": os.geteuid(),
+    }
+
+
+def next_kernel(host: Host) -> str | None:
+    """Return the release of the kernel that the boot menu's default link names, None where there is no such link."""
+    for link in ("/vmlinuz", "/boot/vmlinuz"):
+        try:
+            target = os.readlink(host.path(link))
+        except OSError:
+            continue
+        return target.rpartition("vmlinuz-")[2] or None
+    return None
+
+
+def container(host: Host) -> str | None:
+    """Return the container technology this runs in, None on a machine of its own."""
+    named = host.text_or_none("/run/systemd/container")
+    if named:
+        return named
+    return "docker" if host.exists("/.dockerenv") else None
+
+
+def encrypted_root(host: Host) -> bool | None:
+    """Say whether crypttab asks somebody for a passphrase at boot; None where that cannot be read."""
+    if not host.exists("/etc/crypttab"):
+        return False
+    text = host.text_or_none("/etc/crypttab")
+    if text is None:
+        return None
+    rows = [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    unattended = ("tpm2-device", "fido2-device", "keyscript=", "/dev/urandom", "/dev/random", "noauto")
+    return any(len(row) < 3 or row[2] in ("none", "-") for row in rows if not any(u in " ".join(row) for u in unattended))
+
+
+def driver(host: Host) -> dict[str, Any]:
+    """Return the NVIDIA driver's version and its pool parameter, None where it is not loaded or has no pools."""
+    version = re.search(r"\b(\d{3}\.\d+(?:\.\d+)?)\b", host.text_or_none("/proc/driver/nvidia/version") or "")
+    params = host.text_or_none("/proc/driver/nvidia/params")
+    pools = re.search(r"^EnableSystemMemoryPools:\s*(\d+)", params or "", re.MULTILINE)
+    return {
+        "version": version[1] if version else None,
+        "params": params,
+        "system_memory_pools": int(pools[1]) if pools else None,
+    }
+
+
+def watchdogs(host: Host) -> list[dict[str, str | None]]:
+    """Return each hardware watchdog: name, identity, state (active means opened), timeout in seconds."""
+    base = "/sys/class/watchdog"
+    fields = ("identity", "state", "timeout", "max_timeout", "nowayout", "bootstatus")
+    return [{"name": n, **{f: host.text_or_none(f"{base}/{n}/{f}") for f in fields}} for n in host.names(base)]
+
+
+def packages(host: Host, names: tuple[str, ...]) -> dict[str, str] | None:
+    """Return installed versions by package name; None on a host without dpkg."""
+    text = host.text_or_none("/var/lib/dpkg/status")
+    return None if text is None else parse_dpkg_status(text, (*names, *PACKAGES_WATCHED))

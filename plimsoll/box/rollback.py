@@ -1,0 +1,70 @@
+"""A way back that needs nobody: armed before sshd is touched, disarmed once a fresh login was proven.
+
+It is a unit on disk, so that it also fires at the next boot when the power is cut in between: until
+somebody has disarmed it, the change it guards does not survive.
+"""
+
+import os
+
+from plimsoll.box import actions, files
+from plimsoll.box.host import Host
+
+NAME = "plimsoll-rollback"
+DIRECTORY = "/etc/systemd/system"
+SERVICE = f"{DIRECTORY}/{NAME}.service"
+TIMER = f"{DIRECTORY}/{NAME}.timer"
+WANTED_BY = f"{DIRECTORY}/multi-user.target.wants/{NAME}.service"
+DEFAULT_DELAY_S = 180
+"""Logins of 50 s were seen on a box under memory pressure; a proof may try three times within this."""
+
+_SERVICE = """\
+# Written by plimsoll while it changes the layer {layer}; goes away when a fresh login was proven.
+# Undo by hand: plimsoll rollback disarm
+[Unit]
+Description=Take back the layer {layer} of Plimsoll, which nobody confirmed
+After=local-fs.target
+
+[Service]
+Type=oneshot
+ExecStart=/usr/local/bin/plimsoll rollback fire --layer {layer}
+"""
+_TIMER = """\
+# Written by plimsoll while it changes the layer {layer}; goes away when a fresh login was proven.
+[Unit]
+Description=Take back the layer {layer} of Plimsoll unless a fresh login is proven in time
+
+[Timer]
+OnActiveSec={delay_s}s
+AccuracySec=1s
+"""
+
+
+def arm(host: Host, layer: str, delay_s: int) -> str:
+    """Put the way back on disk and start its timer; raises OSError or ActionError, then nothing is armed."""
+    files.write_atomically(host.path(SERVICE), _SERVICE.format(layer=layer).encode(), 0o644)
+    files.write_atomically(host.path(TIMER), _TIMER.format(layer=layer, delay_s=delay_s).encode(), 0o644)
+    files.make_directories(host.path(os.path.dirname(WANTED_BY)))
+    if not os.path.islink(host.path(WANTED_BY)):
+        os.symlink(SERVICE, host.path(WANTED_BY))
+        files.sync_directory(host.path(os.path.dirname(WANTED_BY)))
+    actions.ACTIONS["daemon-reload"].perform(host)
+    actions.ACTIONS["restart"].perform(host, f"{NAME}.timer")
+    return f"armed: the layer {layer} is taken back in {delay_s} s, and at the next boot, unless disarmed"
+
+
+def is_armed(host: Host) -> bool:
+    """Say whether a way back waits to fire."""
+    return host.exists(SERVICE)
+
+
+def disarm(host: Host) -> str:
+    """Take the way back off the disk; harmless where none is armed."""
+    if not is_armed(host):
+        return "nothing was armed"
+    host.run("systemctl", "stop", f"{NAME}.timer")
+    for path in (WANTED_BY, TIMER, SERVICE):
+        if os.path.lexists(host.path(path)):
+            os.unlink(host.path(path))
+            files.sync_directory(host.path(os.path.dirname(path)))
+    actions.ACTIONS["daemon-reload"].perform(host)
+    return "disarmed"

@@ -1,0 +1,140 @@
+"""From a policy and a state to what a deploy does: wanted controls, verdicts, and one plan a layer. Pure."""
+
+import datetime
+import difflib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from plimsoll.box.judge import judge
+from plimsoll.box.model import PLAN_SCHEMA, Judgement, State, Verdict, Waiver, Wanted
+from plimsoll.controls import registry, render
+from plimsoll.controls.record import Action, Control
+from plimsoll.policy import Policy
+
+LEFT_ALONE = (Verdict.UNSUPPORTED, Verdict.WAIVED)
+"""Verdicts whose control is not written: the kernel would refuse it, or somebody answers for the deviation."""
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """A file that has to be written, with what is there now (None: nothing, or nothing that can be shown)."""
+
+    file: render.File
+    before: str | None
+
+    def diff(self) -> Iterator[str]:
+        """Yield the change as a unified diff; a program is named, not shown."""
+        if self.file.is_program:
+            yield f"  {self.file.path}: the program, {len(self.file.content)} bytes, sha256 {self.file.sha256[:12]}"
+            return
+        after = self.file.content.decode().splitlines()
+        yield from difflib.unified_diff(
+            (self.before or "").splitlines(), after, self.file.path, self.file.path, lineterm="", n=2
+        )
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """What one layer has to do on one host; nothing if it is as it should be."""
+
+    layer: str
+    changes: tuple[FileChange, ...]
+    actions: tuple[Action, ...]
+
+    def __bool__(self) -> bool:
+        """Say whether there is anything to do."""
+        return bool(self.changes or self.actions)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan in the form that `plimsoll apply` takes."""
+        return {
+            "schema": PLAN_SCHEMA,
+            "layer": self.layer,
+            "files": [_file_json(change.file) for change in self.changes],
+            "actions": [list(action) for action in self.actions],
+        }
+
+    def lines(self) -> list[str]:
+        """Return what would be done, a line a file or action."""
+        return [f"write {c.file.path}" for c in self.changes] + [" ".join(action) for action in self.actions]
+
+
+def _file_json(file: render.File) -> dict[str, Any]:
+    content = {"program": True} if file.is_program else {"content": file.content.decode()}
+    return {"path": file.path, "mode": file.mode, "after": [" ".join(a) for a in file.after], **content}
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """Everything that is known of one host before anything is done to it."""
+
+    wanted: tuple[Wanted, ...]
+    judgements: tuple[Judgement, ...]
+    layers: tuple[LayerPlan, ...]
+
+    def layer(self, name: str) -> LayerPlan:
+        """Return the plan of a layer; an empty one where it is off."""
+        return next((p for p in self.layers if p.layer == name), LayerPlan(name, (), ()))
+
+
+def host_plan(
+    policy: Policy, state: State, waiver: Callable[[str], Waiver | None], today: datetime.date
+) -> HostPlan:
+    """Return what is wanted, found and to be done on the host with this state."""
+    controls = registry.controls_for(policy)
+    pairs = [(control, w) for control in controls for w in control.wanted(policy, state, waiver)]
+    judgements = judge([w for _, w in pairs], state, today)
+    kept = [
+        _Kept(control, wanted, judgement)
+        for (control, wanted), judgement in zip(pairs, judgements, strict=True)
+        if judgement.verdict not in LEFT_ALONE
+    ]
+    files = {layer: _files(layer, kept) for layer in registry.LAYERS}
+    files["box"] = render.box_files((), policy)
+    everything = [*(w for _, w in pairs), *(f.wanted(layer) for layer, fs in files.items() for f in fs if f.judged)]
+    files["box"] = render.box_files(everything, policy)
+    return HostPlan(
+        wanted=tuple(everything),
+        judgements=tuple(judge(everything, state, today)),
+        layers=tuple(_layer_plan(layer, files[layer], kept, state) for layer in registry.LAYERS),
+    )
+
+
+@dataclass(frozen=True)
+class _Kept:
+    control: Control
+    wanted: Wanted
+    judgement: Judgement
+
+
+def _files(layer: str, kept: Sequence[_Kept]) -> list[render.File]:
+    mine = [k for k in kept if k.control.layer == layer]
+    return render.layer_files(layer, [k.wanted for k in mine], [(k.wanted, k.control.after(k.wanted)) for k in mine])
+
+
+def _layer_plan(layer: str, files: Sequence[render.File], kept: Sequence[_Kept], state: State) -> LayerPlan:
+    changes = [FileChange(f, _text(state, f)) for f in files if not _is_as_wanted(state, f)]
+    follow = (action for change in changes for action in change.file.after)
+    live = (a for k in kept if k.control.layer == layer for a in k.control.live_actions(k.wanted, k.judgement, state))
+    return LayerPlan(layer, tuple(changes), tuple(dict.fromkeys([*follow, *live])))
+
+
+def _is_as_wanted(state: State, file: render.File) -> bool:
+    found = state["files"].get(file.path, {})
+    owned = (found.get("uid"), found.get("gid")) == (0, 0)
+    return owned and (found.get("sha256"), found.get("mode")) == (file.sha256, file.mode)
+
+
+def _text(state: State, file: render.File) -> str | None:
+    text = state["files"].get(file.path, {}).get("text")
+    return None if text is None else str(text)
+
+
+def managed_paths(policy: Policy, state: State | None = None) -> tuple[str, ...]:
+    """Return every path that a deploy may write with this policy, for the state to be read with them."""
+    del state
+    controls = registry.controls_for(policy)
+    units = {name for c in controls for name in c.request().units} | {c.target for c in controls}
+    kept = {c.file.format(unit=u) for c in controls if c.file for u in (units if "{unit}" in c.file else {c.target})}
+    return tuple(sorted(kept | {f.path for f in render.box_files((), policy)}))

@@ -1,0 +1,127 @@
+"""What must hold before the first touch: a deploy that cannot end well does not begin. Pure."""
+
+from collections.abc import Iterator
+
+from plimsoll.box.model import State
+from plimsoll.box.resolve import parse_bytes
+from plimsoll.controls import earlyoom, registry, slices, sshd
+from plimsoll.policy import KERNEL_RESERVE, Policy
+
+MIN_SYSTEMD = 249
+"""Ubuntu 22.04; before that user managers know no DefaultOOMScoreAdjust (systemd 250) and io weights differ."""
+MAX_RESERVE_SHARE = 1 / 16
+"""The kernel's reserve, and all protected memory, may take this share of MemTotal together at most: the rest is
+the box's purpose. The defaults take 1.6 % of a 121.6 GiB box."""
+CHANGES_AT_LEAST_BYTES = 4 << 20
+
+
+def problems(policy: Policy, state: State) -> list[str]:
+    """Return what forbids a deploy to this host, each with what to do; empty if nothing does."""
+    return [*_platform(state), *_memory(policy, state), *_layers(policy, state)]
+
+
+def _platform(state: State) -> Iterator[str]:
+    platform = state["platform"]
+    if not platform["systemd_running"]:
+        yield f"PID 1 is {platform['pid1']}, not systemd: this host cannot be hardened by unit settings"
+        return
+    if platform["container"]:
+        yield f"this is a container ({platform['container']}): kernel settings belong to its host; deploy there"
+    if not platform["cgroup2"]:
+        yield "there is no cgroup v2 hierarchy: boot without systemd.unified_cgroup_hierarchy=0"
+    if platform["euid"] != 0:
+        yield "the state was read without root: log in as root, or as a user who may use sudo"
+    version = earlyoom.parse_version(state["manager"].get("Version", "").split(" ")[0])
+    if version and version[0] < MIN_SYSTEMD:
+        yield f"systemd {version[0]} is too old: {MIN_SYSTEMD} or later is needed"
+    yield from _room(state)
+    if "error" in state["ledger"]:
+        yield str(state["ledger"]["error"])
+
+
+def _room(state: State) -> Iterator[str]:
+    for path, found in state["room"].items():
+        if found.get("error"):
+            yield f"{path}: {found['error']}"
+        elif found["read_only"]:
+            yield f"{path} is mounted read-only: nothing can be kept there; remount it, then deploy again"
+        elif found["free_bytes"] < CHANGES_AT_LEAST_BYTES:
+            yield f"{path} has {found['free_bytes']} bytes free, {CHANGES_AT_LEAST_BYTES} are needed: make room"
+
+
+def _memory(policy: Policy, state: State) -> Iterator[str]:
+    total_kib = state["platform"]["mem_total_kib"]
+    if total_kib is None:
+        yield "/proc/meminfo has no MemTotal: no line can be checked against it"
+        return
+    values = {c.id: v for c in registry.controls_for(policy) if (v := _value(policy, c.id, c.default)) is not None}
+    taken = {KERNEL_RESERVE: int(values.get(KERNEL_RESERVE, 0)) << 10}
+    taken |= {i: parse_bytes(v) or 0 for i, v in values.items() if i.startswith("slices/") and "login" not in i}
+    limit = total_kib * 1024 * MAX_RESERVE_SHARE
+    for control, size in taken.items():
+        if size > limit:
+            yield (
+                f"{control} of {size >> 20} MiB is more than a sixteenth of this host's {total_kib >> 10} MiB: "
+                f"set it in the inventory, to {int(limit) >> 20} MiB at most"
+            )
+    yield from _children(values, state)
+
+
+def _value(policy: Policy, control: str, default: str) -> str | None:
+    value = policy.values.get(control, default)
+    return None if value is None else str(value)
+
+
+def _children(values: dict[str, str], state: State) -> Iterator[str]:
+    """A slice must have what its units are promised, or the kernel shares out the shortfall among them."""
+    own = values.get("slices/system.slice:MemoryMin")
+    if own is None:
+        return
+    login = len(slices.running_login_units(state)) * (parse_bytes(values.get("slices/login:MemoryMin", "0")) or 0)
+    units = sum(parse_bytes(values.get(f"{layer}/MemoryMin", "0")) or 0 for layer in ("sshd", "journald"))
+    if (parse_bytes(own) or 0) < login + units:
+        yield (
+            f"slices/system.slice:MemoryMin is {own}, but its units are promised {(login + units) >> 20} MiB: "
+            "raise it, or lower theirs"
+        )
+
+
+def _layers(policy: Policy, state: State) -> Iterator[str]:
+    if policy.layers.sshd and not sshd.own_unit(state):
+        yield "there is neither ssh.service nor sshd.service: switch the layer sshd off for this host"
+    for unit in _masked(policy, state):
+        yield f"{unit} is masked on this host: unmask it (systemctl unmask {unit}), or switch its layer off"
+    if policy.layers.recovery and state["platform"]["encrypted_root"] is not False:
+        yield (
+            "the layer recovery restarts the box by itself, but /etc/crypttab asks for a passphrase at boot (or "
+            "cannot be read): the box would not come back; set up unattended unlocking, or switch the layer off"
+        )
+    running = state["units"]["earlyoom.service"].get("show", {}).get("ActiveState") == "active"
+    if policy.layers.earlyoom and not running and earlyoom.would_fire_at_once(policy, state):
+        yield f"{earlyoom.describe_firing_point(policy, state)}: it would kill at once; free memory first"
+
+
+def _masked(policy: Policy, state: State) -> list[str]:
+    candidates = {"sshd": sshd.own_unit(state), "earlyoom": [earlyoom.UNIT]}
+    units = [u for layer, names in candidates.items() if registry.layer_is_on(layer, policy) for u in names]
+    return [u for u in units if state["units"][u].get("show", {}).get("LoadState") == "masked"]
+
+
+def notes(policy: Policy, state: State) -> list[str]:
+    """Return what a person should know of this host that is nobody's fault: swap, killers, engines, socket."""
+    return list(_notes(policy, state))
+
+
+def _notes(policy: Policy, state: State) -> Iterator[str]:
+    swaps = state["memory"]["swaps"]
+    if swaps is not None:
+        sizes = ", ".join(f"{s['path']} {s['size_kib'] / (1 << 20):.1f} GiB" for s in swaps)
+        yield f"swap: {sizes or 'none'}"
+    yield f"accounting regime {state['memory']['regime']}: {state['memory']['basis']}"
+    if policy.layers.earlyoom:
+        yield earlyoom.describe_firing_point(policy, state)
+    if state["units"]["systemd-oomd.service"].get("show", {}).get("ActiveState") == "active":
+        yield "systemd-oomd is active as well; it acts on pressure and swap, and was never seen to stop such a wedge"
+    if sshd.socket_is_active(state) and not policy.sshd.retire_socket:
+        yield "ssh.socket listens and passes its connections on; it is left as it is (sshd.retire_socket retires it)"
+    yield from (f"engine running: {e['comm']} (pid {e['pid']}) in {e['cgroup']}" for e in state["engines"])

@@ -1,0 +1,118 @@
+"""The files of a layer, from its wanted controls and the templates. Pure but for reading the templates."""
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from plimsoll import zipapp
+from plimsoll.box.model import WANTED_SCHEMA, Kind, Wanted
+from plimsoll.controls import box, earlyoom
+from plimsoll.controls.record import Action
+from plimsoll.policy import Policy
+
+TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
+
+
+@dataclass(frozen=True)
+class File:
+    """A file as it shall be on the host; owner and group are root."""
+
+    path: str
+    content: bytes
+    after: tuple[Action, ...] = ()
+    mode: str = "0644"
+    is_program: bool = False
+    """The zipapp, which the host has from the command that runs it and need not be sent again."""
+    judged: bool = True
+    """Whether verify compares it; the list of what is wanted cannot hold its own hash."""
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the content, in hexadecimal."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    def wanted(self, layer: str) -> Wanted:
+        """Return the control that the file itself is: that nobody has edited, removed or opened it."""
+        value = f"{self.sha256} {self.mode}"
+        return Wanted(f"{layer}/file:{self.path}", layer, Kind.CONFIG_FILE, self.path, value, file=self.path)
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # noqa: S701  # configuration files, not HTML; every value comes from a checked record
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _render(template: str, **names: object) -> bytes:
+    return _environment().get_template(template).render(**names).encode()
+
+
+_TEMPLATE_OF = {
+    Kind.SYSCTL: "sysctl.conf.j2",
+    Kind.UNIT_PROPERTY: "section.conf.j2",
+    Kind.MANAGER_PROPERTY: "section.conf.j2",
+    Kind.SESSION_SCORE: "section.conf.j2",
+    Kind.CMDLINE: "earlyoom.j2",
+    Kind.MODULE_OPTION: "modprobe.conf.j2",
+}
+
+
+def layer_files(layer: str, wanted: Sequence[Wanted], after: Iterable[tuple[Wanted, tuple[Action, ...]]]) -> list[File]:
+    """Return the files that keep the controls `wanted`, all of one layer; `after` says what follows a change."""
+    follow: dict[str, dict[Action, None]] = {}
+    for control, actions in after:
+        follow.setdefault(control.file, {}).update(dict.fromkeys(actions))
+    by_file: dict[str, list[Wanted]] = {}
+    for control in wanted:
+        if control.file and control.kind in _TEMPLATE_OF:
+            by_file.setdefault(control.file, []).append(control)
+    return [
+        File(path, _content(layer, group), tuple(follow.get(path, ())))
+        for path, group in by_file.items()
+    ]
+
+
+def _content(layer: str, group: Sequence[Wanted]) -> bytes:
+    sections: dict[str, list[Wanted]] = {}
+    for control in group:
+        sections.setdefault(control.section, []).append(control)
+    template = _TEMPLATE_OF[group[0].kind]
+    return _render(template, layer=layer, sections=sections, controls=group, as_value=_environment_value)
+
+
+def _environment_value(control: Wanted) -> str:
+    return earlyoom.environment_value(json.loads(control.value))
+
+
+def box_files(wanted: Sequence[Wanted], policy: Policy) -> list[File]:
+    """Return the program, its wrapper, its units, and the list of what is wanted."""
+    reload = (("daemon-reload",),)
+    units = [File(f"{box.UNIT_DIRECTORY}/{unit}", _render(f"{unit}.j2", layer="box"), reload) for unit in box.UNITS]
+    return [
+        File(box.PROGRAM, zipapp.build(), is_program=True),
+        File(box.WRAPPER, _render("plimsoll.sh.j2", layer="box", program=box.PROGRAM), mode="0755"),
+        *units,
+        File(box.WANTED, wanted_document(wanted, policy), judged=False),
+    ]
+
+
+def wanted_document(wanted: Sequence[Wanted], policy: Policy) -> bytes:
+    """Return /etc/plimsoll/wanted.json: what the box judges itself by."""
+    document = {
+        "schema": WANTED_SCHEMA,
+        "written_by": "plimsoll, from the inventory's policy for this host; undo: plimsoll revert",
+        "notify_command": list(policy.verify.notify_command),
+        "controls": [control.to_json() for control in wanted],
+    }
+    return (json.dumps(document, indent=1) + "\n").encode()

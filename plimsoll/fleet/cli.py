@@ -1,0 +1,81 @@
+"""The `plimsoll` command of the operator's machine: finds the subcommands and keeps the exit codes.
+
+A subcommand is a module beside this one that holds a `click.Command` called `command`, and one line in
+COMMANDS. It returns its exit code, or None for 0.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from importlib import import_module
+
+import click
+
+import plimsoll
+from plimsoll.inventory import InventoryError
+
+EXIT_INTERNAL = 1
+EXIT_USAGE = 4
+EXIT_INTERRUPTED = 130
+
+# by name, because importing some of them is slow, or replaces parts of the standard library by gevent's
+COMMANDS = {
+    "ssh-config": "plimsoll.fleet.ssh_config",
+}
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(COMMANDS[cmd_name]).command
+        return command
+
+
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(plimsoll.__version__, prog_name="plimsoll")
+def cli() -> None:
+    """Keep a GB10 box reachable when its memory runs out.
+
+    Exit codes: 0 good, 1 internal error, 2 drift or does not fit, 3 could not tell, 4 usage or invalid input,
+    75 refused now, 130 interrupted.
+    """
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run one command line and return its exit code; every error is one message on stderr."""
+    try:
+        code = cli.main(arguments, prog_name="plimsoll", standalone_mode=False)
+        sys.stdout.flush()
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return EXIT_INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the last resort: an exit code that says so, and what to report
+        return _explain(error)
+    return code if isinstance(code, int) else 0
+
+
+def _explain(error: Exception) -> int:
+    if isinstance(error, click.ClickException):  # usage errors, and files named on the command line
+        error.show()
+        return EXIT_USAGE
+    if isinstance(error, InventoryError):
+        click.echo(f"plimsoll: {error}", err=True)
+        return EXIT_USAGE
+    if isinstance(error, BrokenPipeError):
+        # the reader, a pager or `head`, has seen enough; nothing may be flushed into the pipe at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_INTERNAL
+    traceback.print_exception(error)
+    click.echo(f"plimsoll {plimsoll.__version__}: internal error, please report the lines above", err=True)
+    return EXIT_INTERNAL
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(run())

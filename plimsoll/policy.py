@@ -1,0 +1,276 @@
+"""The operator's choices: typed, validated, with defaults.
+
+Every model is frozen and refuses unknown keys. What depends on the host (a line above its MemTotal) is
+checked where the host is known; whether a control exists and what its value may be, where the controls are.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, NamedTuple, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic_core import PydanticCustomError
+
+KIB_PER_GIB = 1024 * 1024
+KERNEL_RESERVE = "kernel/vm.min_free_kbytes"
+
+# Shape of a systemd unit name, systemd.unit(5): at most 255 characters, with a type suffix.
+_UNIT_NAME = re.compile(
+    r"[A-Za-z0-9:_.\\-]+(@[A-Za-z0-9:_.\\-]*)?"
+    r"\.(service|socket|device|mount|automount|swap|target|path|timer|slice|scope)"
+)
+_UNIT_NAME_MAX = 255
+# Without one of these nobody gets in again, so no policy may stop them.
+_WAY_IN = re.compile(
+    r"(sshd?(@.*)?\.(service|socket)|dbus(-broker)?\.(service|socket)"
+    r"|systemd-(journald|logind|networkd|udevd).*\.(service|socket)|(basic|sysinit|multi-user)\.target)"
+)
+
+# A hint is one line: all keys of a section fit, all controls do not.
+_HINT_MAX = 12
+
+Scalar = str | int | float | bool | None
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Hint for a misspelt `word`: the nearest known one, or all that are known."""
+    names = sorted(known)
+    match = difflib.get_close_matches(word, names, n=1)
+    if match:
+        return f"did you mean {match[0]!r}?"
+    shown = [*names[:_HINT_MAX], *(["…"] if len(names) > _HINT_MAX else [])]
+    return f"known: {', '.join(shown) or 'none'}"
+
+
+def wrong(message: str, *paths: tuple[str, ...]) -> PydanticCustomError:
+    """Build an error whose message stands as it is; `paths` are what it is about, for the line to name."""
+    return PydanticCustomError("plimsoll", "{message}", {"message": message, "paths": paths})
+
+
+def as_tuple(value: object) -> object:
+    """Turn a YAML list into a tuple; an empty section is an empty tuple."""
+    if value is None:
+        return ()
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, tuple):
+        return value
+    raise wrong(f"must be a list, not {value!r}")
+
+
+def as_mapping(value: object) -> object:
+    """Let an empty section be an empty mapping."""
+    if value is None:
+        return {}
+    if isinstance(value, Mapping):
+        return value
+    raise wrong(f"must be a mapping (key: value), not {value!r}")
+
+
+def _scalar(value: object) -> object:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise wrong("must be one value, not a list or a mapping")
+
+
+class Model(BaseModel):
+    """Base of all policy: frozen, strict, and helpful about a misspelt key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, data: object) -> object:
+        if isinstance(data, cls):
+            return data
+        section = as_mapping(data)
+        assert isinstance(section, Mapping)  # noqa: S101 - what as_mapping returns, said to mypy
+        for key in section:
+            if key not in cls.model_fields:
+                hint = nearest(str(key), cls.model_fields)
+                raise PydanticCustomError(
+                    "unknown_key", "unknown key {key}; {hint}", {"key": key, "hint": hint}
+                )
+        return section
+
+
+class Layers(Model):
+    """Which layers are applied. The opt-in ones can change how the box behaves when nothing is wrong."""
+
+    kernel: bool = True
+    slices: bool = True
+    journald: bool = True
+    sshd: bool = True
+    user_manager: bool = True
+    earlyoom: bool = True
+    recovery: bool = False
+    driver_option: bool = False
+
+
+class Lines(NamedTuple):
+    """The ladder on one host, in KiB of available memory."""
+
+    slow_leave_kib: int
+    slow_enter_kib: int
+    floor_kib: int
+
+
+class Ladder(Model):
+    """The lines of available memory, in GiB of a box with `reference_gib`; each lies above the next."""
+
+    slow_leave_gib: float = Field(default=9.0, gt=0)
+    slow_enter_gib: float = Field(default=8.0, gt=0)
+    floor_gib: float = Field(default=3.0, gt=0)
+    # MemTotal of a DGX Spark or Ascent GX10, the box that the defaults were chosen on
+    reference_gib: float = Field(default=121.6, gt=0)
+
+    def scaled(self, mem_total_kib: int) -> Lines:
+        """Scale the lines to a host with `mem_total_kib` of memory."""
+        share = mem_total_kib / self.reference_gib
+        return Lines(
+            round(self.slow_leave_gib * share),
+            round(self.slow_enter_gib * share),
+            round(self.floor_gib * share),
+        )
+
+
+def _check_pattern(pattern: object) -> object:
+    if not isinstance(pattern, str):
+        return pattern
+    if not pattern or not pattern.isprintable() or re.search(r"[\s'\"\\]", pattern):
+        raise wrong(f"{pattern!r} must be a regular expression without blanks, quotes and backslashes")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise wrong(f"{pattern!r} is no regular expression: {error}") from None
+    return pattern
+
+
+Percent = Annotated[int, Field(ge=1, le=100)]
+Patterns = Annotated[tuple[Annotated[str, BeforeValidator(_check_pattern)], ...], BeforeValidator(as_tuple)]
+
+
+class Earlyoom(Model):
+    """The backstop below the guard. A percentage left open is chosen by the installed version."""
+
+    term_percent: Percent | None = None
+    kill_percent: Percent | None = None
+    # process names as the kernel cuts them, at 15 characters
+    prefer: Patterns = ("vllm", "VLLM::.*", "llama-server", "ollama", "sglang::schedul")
+
+
+class Sshd(Model):
+    """Choices about sshd that a default install leaves alone."""
+
+    retire_socket: bool = False
+
+
+def _check_unit(name: object) -> object:
+    if not isinstance(name, str):
+        return name
+    if len(name) > _UNIT_NAME_MAX or not _UNIT_NAME.fullmatch(name):
+        raise wrong(f"{name!r} is no unit name: give it with its suffix, such as cups.service")
+    if _WAY_IN.fullmatch(name):
+        raise wrong(f"{name} must not be trimmed: the box could not be reached without it")
+    return name
+
+
+def _check_argument(argument: object) -> object:
+    if isinstance(argument, str) and not argument.isprintable():
+        raise wrong(f"{argument!r} holds control characters")
+    return argument
+
+
+Units = Annotated[tuple[Annotated[str, BeforeValidator(_check_unit)], ...], BeforeValidator(as_tuple)]
+Argv = Annotated[tuple[Annotated[str, BeforeValidator(_check_argument)], ...], BeforeValidator(as_tuple)]
+
+
+class Verify(Model):
+    """What the box does when it judges itself."""
+
+    notify_command: Argv = ()
+
+    @model_validator(mode="after")
+    def _absolute(self) -> Self:
+        if self.notify_command and not self.notify_command[0].startswith("/"):
+            raise wrong(
+                f"notify_command must begin with an absolute path, not {self.notify_command[0]!r}",
+                ("notify_command",),
+            )
+        return self
+
+
+class _Line(NamedTuple):
+    path: tuple[str, ...]
+    gib: float
+
+    def __str__(self) -> str:
+        return f"{'.'.join(self.path)} ({self.gib:.4g} GiB)"
+
+
+class Policy(Model):
+    """What one host should be like. Valid as a whole: no line of memory lies above the one before it."""
+
+    layers: Layers = Layers()
+    values: Annotated[
+        Mapping[str, Annotated[Scalar, BeforeValidator(_scalar)]], BeforeValidator(as_mapping)
+    ] = Field(default_factory=dict)
+    ladder: Ladder = Ladder()
+    earlyoom: Earlyoom = Earlyoom()
+    sshd: Sshd = Sshd()
+    trims: Units = ()
+    verify: Verify = Verify()
+
+    @model_validator(mode="after")
+    def _whole(self, info: ValidationInfo) -> Self:
+        context = info.context or {}
+        # One level of an inventory may raise a line and leave the line above it to another level.
+        if not context.get("one_level"):
+            self._check_ladder()
+            self._check_earlyoom()
+            reserve = self.values.get(KERNEL_RESERVE, context.get("kernel_reserve_kib"))
+            if isinstance(reserve, int):
+                self.check_kernel_reserve(reserve)
+        return self
+
+    def _check_ladder(self) -> None:
+        ladder = self.ladder
+        leave = _Line(("ladder", "slow_leave_gib"), ladder.slow_leave_gib)
+        enter = _Line(("ladder", "slow_enter_gib"), ladder.slow_enter_gib)
+        _check_above(_Line(("ladder", "reference_gib"), ladder.reference_gib), leave)
+        _check_above(leave, enter)
+        _check_above(enter, self._floor())
+
+    def _floor(self) -> _Line:
+        return _Line(("ladder", "floor_gib"), self.ladder.floor_gib)
+
+    def check_kernel_reserve(self, reserve_kib: int) -> None:
+        """Raise ValueError, naming both lines, unless the guard's floor lies above the kernel's own reserve.
+
+        `reserve_kib` is vm.min_free_kbytes as it would be on a box of the ladder's reference size.
+        """
+        _check_above(self._floor(), _Line(("values", KERNEL_RESERVE), reserve_kib / KIB_PER_GIB))
+
+    def _check_earlyoom(self) -> None:
+        """Refuse a backstop above the slow line: it would shoot what the guard leaves alone.
+
+        Percentages are read as of MemTotal, as up to version 1.7; later ones fire below that, never above.
+        """
+        term, kill = self.earlyoom.term_percent, self.earlyoom.kill_percent
+        share_gib = self.ladder.reference_gib / 100
+        if kill is not None and term is None:
+            raise wrong("earlyoom.kill_percent needs earlyoom.term_percent", ("earlyoom", "kill_percent"))
+        if term is None:
+            return
+        term_line = _Line(("earlyoom", "term_percent"), term * share_gib)
+        _check_above(_Line(("ladder", "slow_enter_gib"), self.ladder.slow_enter_gib), term_line)
+        if kill is not None:
+            _check_above(term_line, _Line(("earlyoom", "kill_percent"), kill * share_gib))
+
+
+def _check_above(upper: _Line, lower: _Line) -> None:
+    if upper.gib <= lower.gib:
+        raise wrong(f"{upper} must lie above {lower}", upper.path, lower.path)

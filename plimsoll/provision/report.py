@@ -1,0 +1,81 @@
+"""What a person sees of a deploy: the plan before it, the verdicts and the cost after it. All on stderr."""
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from plimsoll.box.model import Judgement, Verdict
+from plimsoll.controls import registry
+from plimsoll.provision.look import Look
+
+STYLES = {
+    Verdict.OK: "green",
+    Verdict.PENDING: "yellow",
+    Verdict.WAIVED: "cyan",
+    Verdict.UNSUPPORTED: "dim",
+    Verdict.UNKNOWN: "magenta",
+}
+"""Colours of verdicts; what is not named here is bad and red."""
+
+
+def _console() -> Console:
+    return Console(stderr=True, highlight=False)
+
+
+def show_plan(before: Look, *, with_diff: bool) -> None:
+    """Show what a run would do, layer by layer; with the difference of every file if asked for."""
+    console = _console()
+    origin = "" if before.known else " (not in the inventory: default policy)"
+    console.print(f"\n{before.name}{origin}", style="bold")
+    for note in before.notes():
+        console.print(f"  {note}", style="dim")
+    for layer in before.plan.layers:
+        for line in layer.lines():
+            console.print(Text(f"  {layer.layer}: {line}"))
+        if with_diff:
+            for change in layer.changes:
+                console.print("\n".join(f"    {line}" for line in change.diff()), markup=False)
+    if not any(before.plan.layers):
+        console.print("  nothing to do: every file and every live value is as it should be")
+
+
+def show(after: Look) -> None:
+    """Show the verdict over every layer, every control that is not simply ok, and what the kit costs here."""
+    console = _console()
+    console.print(_table(after))
+    for note in [*after.notes(), *cost(after)]:
+        console.print(f"  {note}", style="dim")
+
+
+def _table(after: Look) -> Table:
+    table = Table(title=f"{after.name}, as it is now", title_justify="left", expand=False)
+    for column in ("layer", "verdict", "control", "live"):
+        table.add_column(column, overflow="fold")
+    for layer in registry.LAYERS:
+        rows = [j for j in after.plan.judgements if j.layer == layer]
+        for judgement in rows:
+            if "/file:" not in judgement.id or judgement.verdict is not Verdict.OK:
+                _add(table, judgement)
+        if rows:
+            table.add_section()
+    return table
+
+
+def _add(table: Table, judgement: Judgement) -> None:
+    style = STYLES.get(judgement.verdict, "bold red")
+    said = judgement.live or ""
+    reason = "" if judgement.verdict is Verdict.OK and not judgement.reason else judgement.reason
+    name = judgement.id.partition("/")[2]
+    detail = f"{said}\n{reason}" if said and reason else said or reason
+    table.add_row(judgement.layer, Text(judgement.verdict, style), Text(name), Text(detail))
+
+
+def cost(after: Look) -> list[str]:
+    """Say what the kit costs on this host, measured: the kernel's reserve, and the daemons that were added."""
+    state = after.state
+    reserve_kib = int(state["sysctl"].get("vm.min_free_kbytes", {}).get("value") or 0)
+    before_kib = int(state["ledger"].get("sysctl:vm.min_free_kbytes") or reserve_kib)
+    unit = state["units"]["earlyoom.service"]
+    current = unit["cgroup"][0].get("memory.current") if unit.get("cgroup") else None
+    daemon = f"earlyoom {int(current) / (1 << 20):.1f} MiB" if current else "no daemon of its own"
+    return [f"cost: kernel reserve {(reserve_kib - before_kib) / 1024:+.0f} MiB, {daemon}"]

@@ -1,0 +1,52 @@
+"""The one file that a host gets: plimsoll/box as a zipapp, the same bytes for the same sources."""
+
+import base64
+import functools
+import io
+import shlex
+import zipfile
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent
+INSTALLED = "/usr/local/lib/plimsoll/plimsoll.pyz"
+MAIN = "import sys\nfrom plimsoll.box.cli import main\n\nsys.exit(main())\n"
+_BOOTSTRAP = (
+    "import base64,os,sys;"
+    "z=base64.b64decode(sys.argv.pop(1));"
+    "f=os.memfd_create('plimsoll');os.write(f,z);"
+    "sys.path.insert(0,f'/proc/self/fd/{f}');"
+    "from plimsoll.box.cli import main;"
+    "sys.exit(main(sys.argv[1:],program=z))"
+)
+"""Runs the program from memory: an audit writes nothing on the host, and a first deploy finds nothing there."""
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@functools.cache
+def build() -> bytes:
+    """Return the zipapp; deterministic, so that a host with the same version needs no copy."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, text in _contents().items():
+            info = zipfile.ZipInfo(name, _EPOCH)
+            info.external_attr = 0o644 << 16
+            info.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(info, text)
+    return buffer.getvalue()
+
+
+def _contents() -> dict[str, str]:
+    files = sorted((PACKAGE / "box").rglob("*.py"))
+    sources = {f"plimsoll/{path.relative_to(PACKAGE)}": path.read_text() for path in files}
+    return {"__main__.py": MAIN, "plimsoll/__init__.py": "", **sources}
+
+
+def from_memory(*arguments: str) -> str:
+    """Return the shell command that runs the program on a host without leaving a file there."""
+    packed = base64.b64encode(build()).decode()
+    return shlex.join(["python3", "-I", "-c", _BOOTSTRAP, packed, *arguments])
+
+
+def installed(*arguments: str) -> str:
+    """Return the shell command that runs the program that a host already has."""
+    return shlex.join(["/usr/local/bin/plimsoll", *arguments])
