@@ -15,8 +15,11 @@ ssh_strict_host_key_checking = "yes"
 # stalls once connected would hold every other host for paramiko's hour of channel timeout.
 ssh_paramiko_connect_kwargs = {"banner_timeout": 120, "auth_timeout": 120, "channel_timeout": 30}
 
-# sshd drops logins at random while others are pending (MaxStartups): 12 of 50 at once through one jump host
-ssh_connect_retries = 3
+# Once more, and later, because sshd drops logins at random while many are pending: MaxStartups let 38 of 50 at
+# once through a jump host. Not more often, because a host that never shows its banner takes all of them.
+ssh_connect_retries = 1
+ssh_connect_retry_min_delay = 1.0
+ssh_connect_retry_max_delay = 5.0
 
 # One command; what is known to take longer, such as installing a package, says so itself.
 _timeout = 120

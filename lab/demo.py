@@ -26,7 +26,7 @@ For a real box that `ssh {NAME}` reaches, see first what would change, then chan
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Return the environment of a pyinfra that knows the lab's machine and nothing of the user's own hosts."""
+    """Return the environment of a pyinfra that knows the lab's machine and not the user's own hosts."""
     kept = {key: value for key, value in os.environ.items() if key != "SSH_AUTH_SOCK"}
     return {**kept, "HOME": str(home), "PLIMSOLL_INVENTORY": str(ROOT / "lab" / "hosts.yml")}
 

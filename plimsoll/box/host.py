@@ -5,8 +5,10 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import Any
 
-MAX_TEXT_BYTES = 4 << 20
+MAX_TEXT_BYTES = 16 << 20
 """Nothing that is read here is larger (/var/lib/dpkg/status of a desktop: 2-3 MB)."""
+_CHUNK_BYTES = 64 << 10
+"""/proc/sys allocates a buffer as large as what is asked for, and refuses 4 MiB with ENOMEM."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,11 @@ class Host:
 
     def content(self, path: str) -> bytes:
         """Return a file's bytes, up to MAX_TEXT_BYTES; raises OSError."""
-        with open(self.path(path), "rb") as file:
-            return file.read(MAX_TEXT_BYTES)
+        content = bytearray()
+        with open(self.path(path), "rb", buffering=0) as file:
+            while len(content) < MAX_TEXT_BYTES and (chunk := file.read(_CHUNK_BYTES)):
+                content += chunk
+        return bytes(content)
 
     def text(self, path: str) -> str:
         """Return a file's text, bytes that are not UTF-8 replaced; raises OSError."""

@@ -24,9 +24,10 @@ class FileChange:
     before: str | None
 
     def diff(self) -> Iterator[str]:
-        """Yield the change as a unified diff; a program is named, not shown."""
-        if self.file.is_program:
-            yield f"  {self.file.path}: the program, {len(self.file.content)} bytes, sha256 {self.file.sha256[:12]}"
+        """Yield the change as a unified diff; a program and its data are named, not shown."""
+        if self.file.is_program or not self.file.judged:
+            size, start = len(self.file.content), self.file.sha256[:12]
+            yield f"{self.file.path}: {size} bytes, sha256 {start}, made from this checkout and the inventory"
             return
         after = self.file.content.decode().splitlines()
         yield from difflib.unified_diff(

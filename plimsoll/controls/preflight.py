@@ -9,9 +9,9 @@ from plimsoll.policy import KERNEL_RESERVE, Policy
 
 MIN_SYSTEMD = 249
 """Ubuntu 22.04; before that user managers know no DefaultOOMScoreAdjust (systemd 250) and io weights differ."""
-MAX_RESERVE_SHARE = 1 / 16
-"""The kernel's reserve, and all protected memory, may take this share of MemTotal together at most: the rest is
-the box's purpose. The defaults take 1.6 % of a 121.6 GiB box."""
+MAX_SHARE = {"kernel": 16, "slices": 4}
+"""The kernel's reserve may be a 16th of MemTotal, since nobody else can ever use it; protected memory a 4th, since
+it is only what its units use anyway. The defaults are 0.2 and 1.4 % of a 121.6 GiB box."""
 CHANGES_AT_LEAST_BYTES = 4 << 20
 
 
@@ -57,12 +57,13 @@ def _memory(policy: Policy, state: State) -> Iterator[str]:
     values = {c.id: v for c in registry.controls_for(policy) if (v := _value(policy, c.id, c.default)) is not None}
     taken = {KERNEL_RESERVE: int(values.get(KERNEL_RESERVE, 0)) << 10}
     taken |= {i: parse_bytes(v) or 0 for i, v in values.items() if i.startswith("slices/") and "login" not in i}
-    limit = total_kib * 1024 * MAX_RESERVE_SHARE
     for control, size in taken.items():
+        share = MAX_SHARE[control.partition("/")[0]]
+        limit = total_kib * 1024 // share
         if size > limit:
             yield (
-                f"{control} of {size >> 20} MiB is more than a sixteenth of this host's {total_kib >> 10} MiB: "
-                f"set it in the inventory, to {int(limit) >> 20} MiB at most"
+                f"{control} of {size >> 20} MiB is more than 1/{share} of this host's {total_kib >> 10} MiB: "
+                f"set it in the inventory, to {limit >> 20} MiB at most"
             )
     yield from _children(values, state)
 

@@ -1,5 +1,8 @@
 """What a person sees of a deploy: the plan before it, the verdicts and the cost after it. All on stderr."""
 
+import json
+import shlex
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +22,7 @@ STYLES = {
 
 
 def _console() -> Console:
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def show_plan(before: Look, *, with_diff: bool) -> None:
@@ -63,11 +66,15 @@ def _table(after: Look) -> Table:
 
 def _add(table: Table, judgement: Judgement) -> None:
     style = STYLES.get(judgement.verdict, "bold red")
-    said = judgement.live or ""
+    said = _readable(judgement.live or "")
     reason = "" if judgement.verdict is Verdict.OK and not judgement.reason else judgement.reason
     name = judgement.id.partition("/")[2]
     detail = f"{said}\n{reason}" if said and reason else said or reason
     table.add_row(judgement.layer, Text(judgement.verdict, style), Text(name), Text(detail))
+
+
+def _readable(value: str) -> str:
+    return shlex.join(json.loads(value)) if value.startswith('["') else value
 
 
 def cost(after: Look) -> list[str]:

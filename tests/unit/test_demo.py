@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lab import demo
+from lab import demo, machine
 from lab.errors import HostError
 from plimsoll.inventory import load
 
@@ -31,7 +31,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(subprocess, "run", _run)
-    monkeypatch.setattr(demo.Machine, "attach", lambda _: SimpleNamespace(write_home=lambda _: Path("/home")))
+    monkeypatch.setattr(machine.Machine, "attach", lambda _: SimpleNamespace(write_home=lambda _: Path("/home")))
     return programs
 
 

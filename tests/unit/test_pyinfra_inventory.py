@@ -122,3 +122,14 @@ def test_every_host_gets_the_connection_settings(tmp_path: Path, hosts: str) -> 
         assert host["data"]["ssh_paramiko_connect_kwargs"]["channel_timeout"] == 30
         assert host["data"]["_timeout"] == 120
         assert "load_or_exit" not in host["data"]
+
+
+def test_configuration_is_in_force(tmp_path: Path) -> None:
+    """A box that takes a minute to let one in is waited for: pyinfra itself has the setting."""
+    good = tmp_path / "good.yml"
+    good.write_text(INVENTORY)
+    deploy = tmp_path / "deploy.py"
+    deploy.write_text("from pyinfra import config\nprint('wait', config.CONNECT_TIMEOUT)\n")
+    done = _pyinfra(tmp_path, good, "@local", str(deploy))
+    assert done.returncode == 0, done.stderr
+    assert "wait 60" in done.stdout
