@@ -3,7 +3,8 @@
 Running it again changes nothing. `--dry --diff` shows what it would do, to the line.
 """
 
-from pyinfra import config, host, logger, state
+from pyinfra import logger
+from pyinfra.context import config, host, state
 
 from plimsoll.controls import registry
 from plimsoll.provision import operations, report
@@ -20,7 +21,7 @@ def refuse(problems: list[str]) -> None:
     """Leave this host out of the run, with the reasons; the others go on."""
     for problem in problems:
         logger.error(f"{host.print_prefix}{problem}")
-    state.fail_hosts({host})
+    state.fail_hosts({host})  # type: ignore[no-untyped-call]  # pyinfra does not annotate it
 
 
 def harden(before: Look) -> None:

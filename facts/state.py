@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
+from pyinfra.api.facts import FactBase
 
 from plimsoll import zipapp
 

@@ -29,7 +29,7 @@ def cli() -> None:
 @click.option("--release", default="trixie", show_default=True, type=click.Choice(RELEASES))
 @click.option("--memory", "memory_mib", default=1536, show_default=True, metavar="MIB")
 @click.option("--ubuntu-ssh", is_flag=True, help="Arrange ssh as Ubuntu 24.04 does: by a socket.")
-def up(name: str, release: str, memory_mib: int, ubuntu_ssh: bool) -> None:  # noqa: FBT001  (click passes it)
+def up(name: str, release: str, memory_mib: int, ubuntu_ssh: bool) -> None:
     """Start a machine; the first one of its kind is built and booted."""
     progress = Progress()
     if record := machines.record_of(name):
@@ -63,10 +63,11 @@ def ssh(name: str, user: str, command: tuple[str, ...]) -> None:
 @name_option
 def down(name: str) -> None:
     """End a machine and forget it."""
-    if not machines.record_of(name):
+    if machines.record_of(name):
+        Machine.attach(name).close()
+    else:
+        machines.forget(name)
         click.echo(f"{name} is not running", err=True)
-        return
-    Machine.attach(name).close()
 
 
 @cli.command("list")

@@ -41,9 +41,7 @@ def up() -> None:
 def deploy(home: Path) -> int:
     """Run pyinfra as a user would and return its exit code."""
     pyinfra = Path(sys.executable).with_name("pyinfra")
-    return subprocess.run(
-        [pyinfra, "-y", NAME, "deploy.py"], cwd=ROOT, env=environment(home), check=False
-    ).returncode
+    return subprocess.run([pyinfra, "-y", NAME, "deploy.py"], cwd=ROOT, env=environment(home), check=False).returncode
 
 
 def main() -> int:

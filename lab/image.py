@@ -4,13 +4,16 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import tarfile
-import tempfile
+from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from lab import host
 from lab.errors import LabError
@@ -20,6 +23,8 @@ from lab.progress import Progress
 
 GUEST = Path(__file__).parent / "guest"
 DISK_BYTES = 4 * 1024**3
+# "I: installing remaining packages inside the chroot...", without what names a temporary directory
+HEADLINE = re.compile(r"I: ([^/]+)\.\.\.")
 
 PACKAGES = (
     "apt",
@@ -170,21 +175,31 @@ def ensure_image(release: str, progress: Progress) -> Image:
 
 
 def build(inputs: Inputs, image: Image, progress: Progress) -> None:
-    """Build under a temporary name; the image appears whole or not at all."""
-    with tempfile.TemporaryDirectory(dir=images_dir(), prefix="building-") as scratch:
-        work = Path(scratch)
+    """Build beside the cache; the image appears whole or not at all. The caller holds the image's lock."""
+    with scratch_directory(image.directory.with_suffix(".building")) as work:
         root_tar = work / "root.tar"
         overlay = work / "overlay.tar"
         overlay.write_bytes(inputs.overlay)
-        run_tool(mmdebstrap_command(inputs, overlay, root_tar), work / "mmdebstrap.log")
-        progress.say("packages are installed; writing the disk")
+        run_tool(mmdebstrap_command(inputs, overlay, root_tar), progress)
+        progress.say("writing the disk")
         made = work / "image"
         made.mkdir()
         extract_boot_files(root_tar, made)
-        make_disk(root_tar, work / "root.raw", work / "mkfs.log")
+        make_disk(root_tar, work / "root.raw", progress)
         convert = ["qemu-img", "convert", "-O", "qcow2", str(work / "root.raw"), str(made / "root.qcow2")]
-        run_tool(convert, work / "convert.log")
+        run_tool(convert, progress)
         made.rename(image.directory)
+
+
+@contextmanager
+def scratch_directory(path: Path) -> Iterator[Path]:
+    """A directory for unfinished work; what a killed run left there is removed first."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
 
 
 def mmdebstrap_command(inputs: Inputs, overlay: Path, root_tar: Path) -> list[str]:
@@ -198,6 +213,7 @@ def mmdebstrap_command(inputs: Inputs, overlay: Path, root_tar: Path) -> list[st
         # the machine can install packages without asking the network first
         "--skip=cleanup/apt",
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT),
+        '--aptopt=Acquire::Languages "none"',
         *(f"--aptopt={line}" for line in inputs.proxies),
         # before the kernel is installed: its initrd is made by these files
         f"--essential-hook=tar-in {overlay} /",
@@ -208,14 +224,30 @@ def mmdebstrap_command(inputs: Inputs, overlay: Path, root_tar: Path) -> list[st
     ]
 
 
-def run_tool(command: list[str], log: Path, **streams: object) -> None:
-    """Run a tool to its end. Raises LabError with the end of what it printed."""
-    environment = {**os.environ, "PATH": host.SEARCH_PATH}
-    with log.open("w") as file:
-        done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, env=environment, check=False)
-    if done.returncode:
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-        raise LabError(f"{command[0]} failed (exit {done.returncode}); its last lines:\n{tail}")
+def run_tool(
+    command: list[str], progress: Progress, stdin: BinaryIO | None = None, keep_open: tuple[int, ...] = ()
+) -> None:
+    """Run a tool to its end; mmdebstrap's own headlines are passed on as progress.
+
+    Raises LabError with the end of what it printed.
+    """
+    tail: deque[str] = deque(maxlen=20)
+    with subprocess.Popen(
+        command,
+        stdin=stdin or subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=keep_open,
+        env={**os.environ, "PATH": host.SEARCH_PATH},
+        text=True,
+        errors="replace",
+    ) as process:
+        for line in process.stdout or ():
+            tail.append(line)
+            if headline := HEADLINE.fullmatch(line.rstrip()):
+                progress.say(f"  {headline[1]}")
+    if process.returncode:
+        raise LabError(f"{command[0]} failed (exit {process.returncode}); its last lines:\n{''.join(tail)}")
 
 
 def extract_boot_files(root_tar: Path, into: Path) -> None:
@@ -233,25 +265,17 @@ def extract_boot_files(root_tar: Path, into: Path) -> None:
         raise LabError(f"the root file system has no {' and no '.join(absent)} in /boot")
 
 
-def make_disk(root_tar: Path, disk: Path, log: Path) -> None:
+def make_disk(root_tar: Path, disk: Path, progress: Progress) -> None:
     """An ext4 file system from a tar archive, without mounting anything.
 
-    As an ordinary user it runs in mmdebstrap's user namespace, where the owners in the archive exist. The disk
-    is handed over as an open file, because that namespace's root cannot walk into the caller's directories.
+    As an ordinary user it runs in mmdebstrap's user namespace, where the owners in the archive exist. The
+    disk is handed over as an open file: that namespace's root cannot walk into the caller's directories.
     """
     namespace = [] if os.geteuid() == 0 else ["mmdebstrap", "--unshare-helper"]
-    environment = {**os.environ, "PATH": host.SEARCH_PATH}
-    with disk.open("wb") as file, root_tar.open("rb") as tar, log.open("w") as output:
+    script = (GUEST / "make-disk.sh").read_text()
+    with disk.open("wb") as file, root_tar.open("rb") as tar:
         file.truncate(DISK_BYTES)
         disk.chmod(0o666)
-        done = subprocess.run(
-            [*namespace, "/bin/sh", "-c", (GUEST / "make-disk.sh").read_text(), "make-disk", str(file.fileno())],
-            stdin=tar,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            pass_fds=[file.fileno()],
-            env=environment,
-            check=False,
-        )
-    if done.returncode:
-        raise LabError(f"mkfs.ext4 failed (exit {done.returncode}):\n{log.read_text(errors='replace')}")
+        descriptor = file.fileno()
+        command = [*namespace, "/bin/sh", "-c", script, "make-disk", str(descriptor)]
+        run_tool(command, progress, stdin=tar, keep_open=(descriptor,))

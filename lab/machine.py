@@ -1,11 +1,11 @@
 """A virtual machine, in the manner of the NixOS test driver."""
 
-import base64
 import json
 import re
 import shlex
 import shutil
 import subprocess
+import threading
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,12 +13,12 @@ from types import TracebackType
 from typing import Self
 
 from lab import qemu, sshfiles
-from lab.errors import GuestError, LabError, UsageError
+from lab.errors import GuestError, UsageError
 from lab.keys import keys
 from lab.paths import locked, machines_dir
 from lab.progress import Progress
 from lab.shell import Result, Shell, await_answer
-from lab.snapshot import COLD_BOOT_TIMEOUT_S, Snapshot, Spec, ensure_snapshot, reboot, required
+from lab.snapshot import COLD_BOOT_TIMEOUT_S, Snapshot, Spec, ensure_snapshot, reboot
 
 COMMAND_TIMEOUT_S = 60.0
 RESTORE_TIMEOUT_S = 60.0
@@ -66,6 +66,12 @@ def record_of(name: str) -> Record | None:
     return record if qemu.is_ours(record.pid, directory) else None
 
 
+def forget(name: str) -> None:
+    """Remove what a machine left; it must not run."""
+    shutil.rmtree(directory_of(name), ignore_errors=True)
+    sshfiles.remove_homes(name)
+
+
 def running() -> list[Record]:
     """All machines that run, by name."""
     names = sorted(path.parent.name for path in machines_dir().glob(f"*/{RECORD}"))
@@ -86,16 +92,20 @@ class Machine:
     ) -> Self:
         """Restore a booted machine under `name`; images and snapshots that are missing are made first.
 
-        With `dies_with_us` it ends with this process. Raises UsageError (the name is taken), LabError.
+        With `dies_with_us` it ends with this process, and must be started from its main thread, because the
+        kernel ties it to the thread. Raises UsageError (the name is taken), LabError.
         """
+        if dies_with_us and threading.current_thread() is not threading.main_thread():
+            raise UsageError(f"{name} would end with this thread: start it from the main thread")
+        directory_of(name)
         progress = progress or Progress(quiet=True)
         snapshot = ensure_snapshot(spec, progress)
         with locked(machines_dir() / f"{name}.lock"):
             if record_of(name):
                 raise UsageError(f"{name} is running already: python -m lab down --name {name}")
             machine = cls._start(spec, name, snapshot, dies_with_us=dies_with_us)
-        progress.say(f"restored; setting the clock of {name}")
-        machine._greet()
+            progress.say(f"restored; setting the clock of {name}")
+            machine.bring_up_to_date()
         return machine
 
     @classmethod
@@ -121,8 +131,8 @@ class Machine:
         record.save(directory)
         return cls(record)
 
-    def _greet(self) -> None:
-        """Bring a restored machine into the present: its clock and its name."""
+    def bring_up_to_date(self) -> None:
+        """Give a restored machine the present time and its own name."""
         name = shlex.quote(self.name)
         await_answer(self._shell, time.monotonic() + RESTORE_TIMEOUT_S)
         self.succeed(
@@ -190,11 +200,11 @@ class Machine:
         return out
 
     def wait_until_succeeds(self, cmd: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
-        """Repeat until the exit status is 0; return that run's output. Raises GuestError at the deadline."""
+        """Repeat until the exit status is 0; return that output. Raises GuestError at the deadline."""
         return self._repeat(cmd, timeout_s, succeeds=True)
 
     def wait_until_fails(self, cmd: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
-        """Repeat until the exit status is not 0; return that run's output. Raises GuestError at the deadline."""
+        """Repeat until the exit status is not 0; return that output. Raises GuestError at the deadline."""
         return self._repeat(cmd, timeout_s, succeeds=False)
 
     def _repeat(self, cmd: str, timeout_s: float, *, succeeds: bool) -> str:
@@ -212,7 +222,8 @@ class Machine:
         """Wait until a unit is active. Raises GuestError at the deadline, or once it has failed."""
         quoted = shlex.quote(unit)
         state = self.wait_until_succeeds(
-            f"state=$(systemctl is-active {quoted}); echo $state; [ $state = active ] || [ $state = failed ]", timeout_s
+            f"state=$(systemctl is-active {quoted}); echo $state; [ $state = active ] || [ $state = failed ]",
+            timeout_s,
         )
         if state.strip() == "failed":
             raise GuestError(f"{self.name}: {unit} failed\n{self.run(f'systemctl status --full {quoted}').out}")
@@ -228,13 +239,13 @@ class Machine:
     def reboot(self, timeout_s: float = COLD_BOOT_TIMEOUT_S) -> None:
         """Reboot in order; returns when shell and ssh answer again."""
         try:
-            reboot(self._shell, timeout_s)
+            reboot(self._shell, self._directory, timeout_s)
         except TimeoutError:
             raise self._not_back("a reboot", timeout_s) from None
         self.wait_for_ssh(timeout_s)
 
     def crash(self, timeout_s: float = COLD_BOOT_TIMEOUT_S) -> None:
-        """Cut the power and boot the disk: what the guest had not flushed is lost. Returns when ssh answers."""
+        """Cut the power and boot the disk: what was not flushed is lost. Returns when ssh answers."""
         self._shell.close()
         qemu.end(self._record.pid, self._directory)
         pid = qemu.start(self._record.boot_command, self._directory, dies_with_us=self._record.dies_with_us)
@@ -247,8 +258,8 @@ class Machine:
         self.wait_for_ssh(timeout_s)
 
     def _not_back(self, after: str, timeout_s: float) -> GuestError:
-        tail = "\n".join(self.serial_log().splitlines()[-30:])
-        return GuestError(f"{self.name}: not back {timeout_s:g} s after {after}; its console:\n{tail}")
+        console = qemu.console_tail(self._directory)
+        return GuestError(f"{self.name}: not back {timeout_s:g} s after {after}; {console}")
 
     def ssh(
         self, cmd: str, user: str = "admin", timeout_s: float = COMMAND_TIMEOUT_S
@@ -282,5 +293,4 @@ class Machine:
         """End the machine and remove what it left."""
         self._shell.close()
         qemu.end(self._record.pid, self._directory)
-        shutil.rmtree(self._directory, ignore_errors=True)
-        sshfiles.remove_homes(self.name)
+        forget(self.name)

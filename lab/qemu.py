@@ -6,13 +6,15 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import qmp
 from lab.accel import Accelerator
-from lab.errors import LabError
+from lab.errors import GuestError, LabError
 from lab.host import Architecture
+from lab.qmp import Monitor
 
 SNAPSHOT = "ready"
 RESTORE = ("-loadvm", SNAPSHOT)
@@ -70,6 +72,10 @@ def command_line(hardware: Hardware, name: str, ssh_port: int) -> list[str]:
     ]
 
 
+# what this process has started, kept so that it can be waited for
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+
 def free_port() -> int:
     """A TCP port of 127.0.0.1 that nobody has at this moment."""
     with socket.socket() as probe:
@@ -91,7 +97,7 @@ def start(command: list[str], directory: Path, *, dies_with_us: bool) -> int:
     """Start QEMU in `directory`, wait until its monitor answers, return its pid.
 
     With `dies_with_us` the kernel kills it when this process ends, however it ends.
-    Raises LabError with what QEMU printed when it ended instead.
+    Raises LabError with what QEMU printed when it does not come to that.
     """
     for stale in (SHELL_SOCKET, QMP_SOCKET):
         (directory / stale).unlink(missing_ok=True)
@@ -105,16 +111,26 @@ def start(command: list[str], directory: Path, *, dies_with_us: bool) -> int:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    try:
+        await_monitor(process, directory)
+    except (GuestError, TimeoutError) as error:
+        process.kill()
+        status = process.wait(END_TIMEOUT_S)
+        raise LabError(f"QEMU did not start (exit {status}); it printed: {log_tail(directory)}") from error
+    _children[process.pid] = process
+    return process.pid
+
+
+def await_monitor(process: subprocess.Popen[bytes], directory: Path) -> None:
+    """Wait until QEMU answers, which it does once a snapshot is restored. Raises GuestError when it ended."""
     deadline_s = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline_s:
+    while not (directory / QMP_SOCKET).exists():
         if process.poll() is not None:
-            raise LabError(f"QEMU ended at once (exit {process.returncode}): {log_tail(directory)}")
-        if (directory / QMP_SOCKET).exists() and is_ours(process.pid, directory):
-            qmp.command(directory / QMP_SOCKET, "query-status")
-            return process.pid
-        time.sleep(0.05)  # QEMU makes the socket when it has read its options: no event tells of it
-    end(process.pid, directory)
-    raise LabError(f"QEMU did not open its monitor in {START_TIMEOUT_S:.0f} s: {log_tail(directory)}")
+            raise GuestError("QEMU has ended")
+        if time.monotonic() >= deadline_s:
+            raise TimeoutError
+        time.sleep(0.02)  # QEMU makes the socket when it has read its options: no event tells of it
+    Monitor(directory / QMP_SOCKET).close()
 
 
 def log_tail(directory: Path) -> str:
@@ -123,28 +139,41 @@ def log_tail(directory: Path) -> str:
     return "\n".join(lines[-10:]) or "it printed nothing"
 
 
+def console_tail(directory: Path) -> str:
+    """The last lines on the machine's console, introduced."""
+    lines = (directory / SERIAL_LOG).read_text(errors="replace").splitlines()
+    return "its console:\n" + "\n".join(lines[-30:])
+
+
+def power_off(pid: int, directory: Path) -> None:
+    """Let QEMU write out what it holds and end, without asking the guest."""
+    with open_process(pid) as descriptor, Monitor(directory / QMP_SOCKET) as monitor:
+        monitor.command("quit")
+        await_end(pid, descriptor)
+
+
 def end(pid: int, directory: Path) -> None:
     """Kill QEMU as a power cut would, and wait until it is gone; a pid that is not ours is left alone."""
     if not is_ours(pid, directory):
         return
+    with open_process(pid) as descriptor:
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        await_end(pid, descriptor)
+
+
+@contextmanager
+def open_process(pid: int) -> Iterator[int]:
+    """A pidfd: stays with this process, whoever gets its number next."""
     descriptor = os.pidfd_open(pid)
     try:
-        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        await_end(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
-    reap(pid)
 
 
-def await_end(descriptor: int) -> None:
-    """Wait for the process behind a pidfd."""
+def await_end(pid: int, descriptor: int) -> None:
+    """Wait for the process behind a pidfd; collect its status if this process started it."""
     if not select.select([descriptor], [], [], END_TIMEOUT_S)[0]:
-        raise LabError(f"QEMU is still there {END_TIMEOUT_S:.0f} s after SIGKILL")
-
-
-def reap(pid: int) -> None:
-    """Collect the status of a QEMU that this process started; another process's is not ours to collect."""
-    try:
-        os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return
+        raise LabError(f"QEMU (pid {pid}) has not ended in {END_TIMEOUT_S:.0f} s")
+    if process := _children.pop(pid, None):
+        process.wait()

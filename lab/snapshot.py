@@ -4,17 +4,17 @@ import hashlib
 import json
 import shlex
 import subprocess
-import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lab import host, qemu, qmp
+from lab import host, qemu
 from lab.accel import Accelerator, accelerator
 from lab.errors import GuestError, UsageError
-from lab.image import GUEST, Image, ensure_image
+from lab.image import GUEST, Image, ensure_image, scratch_directory
 from lab.paths import locked
 from lab.progress import Progress
+from lab.qmp import Monitor
 from lab.shell import Result, Shell, await_answer
 
 COLD_BOOT_TIMEOUT_S = 300.0
@@ -37,8 +37,8 @@ class Spec:
             raise UsageError(f"{self.memory_mib} MiB is too little memory: give {LEAST_MEMORY_MIB} or more")
         if self.ubuntu_ssh and self.release == "bookworm":
             raise UsageError(
-                "ssh cannot be arranged as on Ubuntu 24.04 on bookworm: its sshd takes no socket from systemd; "
-                "use --release trixie"
+                "bookworm's sshd takes no socket from systemd, so its ssh cannot be arranged as on Ubuntu 24.04: "
+                "use trixie"
             )
 
     def scripts(self) -> list[Path]:
@@ -71,8 +71,9 @@ def digest(spec: Spec, hardware: qemu.Hardware) -> str:
     """Names a snapshot within its image: what it depends on beyond the image."""
     version = subprocess.run([hardware.arch.qemu, "--version"], capture_output=True, text=True, check=True)
     scripts = [script.read_text() for script in spec.scripts()]
-    # the same port everywhere: it is no property of the machine
-    command = qemu.command_line(hardware, "saved", 0)
+    # neither where the cache lies nor the port is a property of the machine
+    placed = replace(hardware, kernel=Path("vmlinuz"), initrd=Path("initrd"), backing_disk=Path("root"))
+    command = qemu.command_line(placed, "saved", 0)
     cpu = Path("/proc/cpuinfo").read_text() if hardware.accelerator is Accelerator.KVM else ""
     model = [line for line in cpu.splitlines() if line.startswith("model name")][:1]
     return hashlib.sha256(json.dumps([version.stdout, scripts, command, model]).encode()).hexdigest()[:16]
@@ -102,37 +103,39 @@ def describe(spec: Spec) -> str:
 
 def make(spec: Spec, hardware: qemu.Hardware, disk: Path, progress: Progress) -> None:
     """Cold-boot, prepare, settle, save; the snapshot appears whole or not at all."""
-    with tempfile.TemporaryDirectory(dir=disk.parent, prefix="booting-") as scratch:
-        directory = Path(scratch)
+    with scratch_directory(disk.with_suffix(".booting")) as directory:
         overlay = directory / qemu.DISK
         create = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", str(hardware.backing_disk)]
         subprocess.run([*create, str(overlay)], check=True)
         command = qemu.command_line(hardware, "saved", qemu.free_port())
         pid = qemu.start(command, directory, dies_with_us=True)
         try:
-            prepare(spec, Shell(directory / qemu.SHELL_SOCKET), progress)
+            prepare(spec, directory, progress)
             progress.say("saving the booted machine")
-            qmp.save_snapshot(directory / qemu.QMP_SOCKET, qemu.SNAPSHOT)
-            qmp.command(directory / qemu.QMP_SOCKET, "quit")
-        except (GuestError, TimeoutError) as error:
-            serial = (directory / qemu.SERIAL_LOG).read_text(errors="replace").splitlines()
-            tail = "\n".join(serial[-30:])
-            raise GuestError(f"the first boot failed: {error or 'no answer in time'}; console:\n{tail}") from error
+            with Monitor(directory / qemu.QMP_SOCKET) as monitor:
+                monitor.save_snapshot(qemu.SNAPSHOT)
+            qemu.power_off(pid, directory)
+        except TimeoutError:
+            raise GuestError(f"the first boot did not end in time; {qemu.console_tail(directory)}") from None
+        except GuestError as error:
+            raise GuestError(f"the first boot failed: {error}; {qemu.console_tail(directory)}") from error
         finally:
             qemu.end(pid, directory)
         overlay.rename(disk)
 
 
-def prepare(spec: Spec, shell: Shell, progress: Progress) -> None:
+def prepare(spec: Spec, directory: Path, progress: Progress) -> None:
     """Run what belongs to the arrangement, reboot into the result, leave it quiet."""
+    shell = Shell(directory / qemu.SHELL_SOCKET)
     await_answer(shell, time.monotonic() + COLD_BOOT_TIMEOUT_S)
+    progress.say("the file systems are there, services are starting")
     await_settled(shell)
     progress.say("booted; preparing")
     for script in spec.scripts():
         required(shell, script.read_text())
     if spec.ubuntu_ssh:
-        progress.say("rebooting into the arrangement")
-        reboot(shell, COLD_BOOT_TIMEOUT_S)
+        progress.say("rebooting into the arrangement of ssh")
+        reboot(shell, directory, COLD_BOOT_TIMEOUT_S)
         await_settled(shell)
     required(shell, "sync; journalctl --sync")
     shell.close()
@@ -155,10 +158,10 @@ def required(shell: Shell, cmd: str, timeout_s: float = 120.0) -> Result:
     return result
 
 
-def reboot(shell: Shell, timeout_s: float) -> None:
+def reboot(shell: Shell, directory: Path, timeout_s: float) -> None:
     """Reboot in order and wait until the shell of the new boot answers. Raises TimeoutError."""
     deadline_s = time.monotonic() + timeout_s
-    before = await_answer(shell, deadline_s)
-    required(shell, "systemctl reboot --no-block")
-    while await_answer(shell, deadline_s) == before:
-        continue
+    with Monitor(directory / qemu.QMP_SOCKET) as monitor:
+        required(shell, "systemctl reboot --no-block")
+        monitor.await_event("RESET", deadline_s)
+    await_answer(shell, deadline_s)

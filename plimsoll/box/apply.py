@@ -134,7 +134,7 @@ def _discard(staged: Staged) -> None:
 
 
 def _observed_files(host: Host, staged: Staged) -> list[dict[str, Any]]:
-    entries = []
+    entries: list[dict[str, Any]] = []
     for file, _temporary in staged:
         entries.extend({"kind": "directory", "key": d, "old": "absent"} for d in file["created"])
         old = observe_file(host, file["path"])

@@ -79,7 +79,7 @@ def _split(text: str) -> list[str]:
 
 def module_options(files: Iterable[FileText], module: str, option: str) -> list[Assignment]:
     """Return every line of modprobe.d files that sets `option` of `module`, in the order in which they are read."""
-    found = []
+    found: list[Assignment] = []
     for file in files:
         for number, line in enumerate(file.get("text", "").splitlines(), 1):
             words = line.split()

@@ -5,7 +5,7 @@ Order of verdicts: see `plimsoll.box.model.Verdict`. What each kind of control c
 """
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from plimsoll.box.model import BAD, Judgement, State, Verdict, Wanted
 from plimsoll.box.readings import Reading, reading
@@ -24,6 +24,9 @@ def judge_one(control: Wanted, state: State, today: datetime.date) -> Judgement:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         found = Reading(unknown=f"the state of the host is not in the expected form: {error!r}")
     verdict, reason = _verdict(control, found, today)
+    waiting = _waiting(control.layer, state)
+    if verdict in BAD and waiting:
+        verdict, reason = Verdict.PENDING, waiting
     return Judgement(
         id=control.id,
         layer=control.layer,
@@ -34,6 +37,13 @@ def judge_one(control: Wanted, state: State, today: datetime.date) -> Judgement:
         decided_by=found.decided_by,
         reason="; ".join(part for part in (reason, found.note) if part),
     )
+
+
+def _waiting(layer: str, state: State) -> str:
+    """Return what a whole layer waits for since it was last tried, such as a package source; empty for nothing."""
+    proofs = state.get("proofs")
+    pending = proofs.get("pending") if isinstance(proofs, Mapping) else None
+    return str(pending.get(layer, "")) if isinstance(pending, Mapping) else ""
 
 
 def _verdict(control: Wanted, found: Reading, today: datetime.date) -> tuple[Verdict, str]:

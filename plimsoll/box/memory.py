@@ -8,7 +8,14 @@ from typing import Any
 
 from plimsoll.box.host import Host
 
-VMSTAT_KEYS = ("oom_kill", "nr_kernel_misc_reclaimable", "allocstall_normal", "pswpout", "compact_stall", "compact_fail")
+VMSTAT_KEYS = (
+    "oom_kill",
+    "nr_kernel_misc_reclaimable",
+    "allocstall_normal",
+    "pswpout",
+    "compact_stall",
+    "compact_fail",
+)
 REGIME_C_MIN_KIB = 1 << 20
 """Below 1 GiB the difference of KReclaimable and SReclaimable says nothing: idle boxes show up to 0.3 GiB."""
 

@@ -87,7 +87,7 @@ def container(host: Host) -> str | None:
 
 
 def encrypted_root(host: Host) -> bool | None:
-    """Say whether crypttab asks somebody for a passphrase at boot; None where that cannot be read."""
+    """Say whether crypttab(5) asks for a passphrase at boot (no key in its third field); None where unreadable."""
     if not host.exists("/etc/crypttab"):
         return False
     text = host.text_or_none("/etc/crypttab")
@@ -95,7 +95,8 @@ def encrypted_root(host: Host) -> bool | None:
         return None
     rows = [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     unattended = ("tpm2-device", "fido2-device", "keyscript=", "/dev/urandom", "/dev/random", "noauto")
-    return any(len(row) < 3 or row[2] in ("none", "-") for row in rows if not any(u in " ".join(row) for u in unattended))
+    asking = (row for row in rows if not any(u in " ".join(row) for u in unattended))
+    return any((row[2:3] or ["none"])[0] in ("none", "-") for row in asking)
 
 
 def driver(host: Host) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def _unit_property(control: Wanted, state: State) -> Reading:
     if control.name in CGROUP_FILE:
         return _cgroup_value(control, unit, kept, state)
     if control.target == "user@.service":
-        return _user_manager_score(control, state, kept)
+        return _user_manager_score(state, kept)
     process = unit["process"]
     if process is None:
         return Reading(pending=f"{control.target} is not running", **kept)
@@ -131,9 +131,7 @@ def _offered(state: State, controller: str) -> bool:
     return controller in str(state.get("cgroup_controllers")).split()
 
 
-def _protection(
-    own: str, ancestors: list[tuple[str, str | None]], control: Wanted, kept: Mapping[str, Any]
-) -> Reading:
+def _protection(own: str, ancestors: list[tuple[str, str | None]], control: Wanted, kept: Mapping[str, Any]) -> Reading:
     """Protection counts only as far as every ancestor has it: a unit's memory.min under a slice with 0 is nothing."""
     wanted = parse_bytes(control.value) or 0
     weak = [(p, v) for p, v in ancestors if v is not None and _bytes_of(v) < min(wanted, _bytes_of(own))]
@@ -197,7 +195,7 @@ def _user_default(control: Wanted, state: State, kept: Mapping[str, Any]) -> Rea
     return Reading(live=kept["persisted"], **kept)
 
 
-def _user_manager_score(control: Wanted, state: State, kept: Mapping[str, Any]) -> Reading:
+def _user_manager_score(state: State, kept: Mapping[str, Any]) -> Reading:
     managers = scores.user_managers(state)
     if not managers:
         return Reading(live=kept["persisted"], note="no user manager is running", **kept)
@@ -291,7 +289,7 @@ def _cmdline(control: Wanted, state: State) -> Reading:
     ours = state["files"].get(control.file, {})
     wanted = json.loads(control.value)
     kept, place = cmdline.persisted_arguments(unit, control.file, ours.get("text"))
-    base = {
+    base: dict[str, Any] = {
         "persisted": control.value if kept == wanted else cmdline.shown(kept),
         "decided_by": place,
         "ours_present": "sha256" in ours,

@@ -48,7 +48,7 @@ def in_order(files: Iterable[FileText]) -> list[FileText]:
 
 
 def parse_ini(file: FileText) -> list[Assignment]:
-    """Return the assignments of a file in systemd's dialect: sections, `#` and `;` comments, `\\` joins lines."""
+    r"""Return the assignments of a file in systemd's dialect: sections, `#` and `;` comments, `\` joins lines."""
     found: list[Assignment] = []
     section = ""
     for number, line in _joined_lines(file.get("text", "")):

@@ -7,8 +7,7 @@ put back leaves the ledger, so that reverting twice is reverting once; what coul
 import base64
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from plimsoll.box import actions, files, ledger, managers
@@ -17,15 +16,6 @@ from plimsoll.box.host import Host
 
 Entry = Mapping[str, Any]
 ORDER = ("file", "directory", "sysctl", "cgroup", "score", "unit", "package")
-
-
-@dataclass
-class Report:
-    """What a revert did, line by line, and what it could not do."""
-
-    done: list[str] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
 
 
 def selected(entries: list[dict[str, Any]], layer: str | None) -> list[dict[str, Any]]:
@@ -136,7 +126,7 @@ def _directory(host: Host, entry: Entry) -> tuple[str, str]:
     return "done", f"removed the directory {path}"
 
 
-def _value(action: str) -> Any:  # noqa: ANN401  # a function of the shape of the others
+def _value(action: str) -> Callable[[Host, Entry], tuple[str, str]]:
     def put_back(host: Host, entry: Entry) -> tuple[str, str]:
         if entry["old"] is None or (action == "cgroup" and not host.exists(entry["key"])):
             return "done", ""
@@ -172,7 +162,7 @@ def _package(host: Host, entry: Entry) -> tuple[str, str]:
     return "done", actions.purge(host, entry["key"])
 
 
-_PUT_BACK = {
+_PUT_BACK: dict[str, Callable[[Host, Entry], tuple[str, str]]] = {
     "file": _file,
     "directory": _directory,
     "sysctl": _value("sysctl"),

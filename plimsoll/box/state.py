@@ -2,8 +2,8 @@
 
 Sections of what `read` returns: `platform`, `memory`, `sysctl` (value or error by key), `sysctl_files`,
 `units`, `manager`, `manager_files` (system, user, journald), `processes`, `watchdogs`, `packages`, `files`
-(those of ours), `modules`, `engines`, `room`, `ledger` (first values), `sshd_files`, `taken`. What could not be read is None or
-carries an `error` text, and is judged `unknown`.
+(those of ours), `modules`, `engines`, `room`, `ledger` (first values), `proofs`, `sshd_files`, `taken`. What
+could not be read is None or carries an `error` text, and is judged `unknown`.
 """
 
 import hashlib
@@ -34,6 +34,7 @@ def read(request: Request, host: Host | None = None) -> dict[str, Any]:
     host = host or Host()
     started = time.monotonic()
     found_platform = platform.read(host)
+    running = units.processes(host)
     state = {
         "schema": STATE_SCHEMA,
         "platform": found_platform,
@@ -44,8 +45,8 @@ def read(request: Request, host: Host | None = None) -> dict[str, Any]:
         "cgroup_controllers": host.text_or_none(f"{units.CGROUP}/cgroup.controllers"),
         "manager": units.manager(host),
         "manager_files": {name: manager_files(host, name) for name in MANAGERS},
-        "processes": units.processes(host),
-        "engines": units.engines(host),
+        "processes": [units.shortened(p) for p in running if units.matters(p)],
+        "engines": [units.shortened(p) for p in running if units.is_engine(p)],
         "room": {path: room(host, path) for path in ("/etc", "/var/lib")},
         "watchdogs": platform.watchdogs(host),
         "packages": platform.packages(host, request.packages),
@@ -90,7 +91,7 @@ def _distinct(host: Host, directories: tuple[str, ...]) -> list[str]:
 
 
 def manager_files(host: Host, name: str) -> dict[str, Any]:
-    """Return `{main, drop_ins}` of system.conf, user.conf or journald.conf; only the first main file is read by systemd."""
+    """Return `{main, drop_ins}` of system.conf, user.conf or journald.conf; systemd reads the first main file only."""
     mains = (host.file(f"{d}/{name}.conf") for d in MANAGER_DIRECTORIES)
     paths = [f"{d}/{name}.conf.d" for d in _distinct(host, MANAGER_DIRECTORIES)]
     drop_ins = [host.file(f"{d}/{n}") for d in paths for n in host.names(d) if n.endswith(".conf")]
@@ -131,7 +132,7 @@ def room(host: Host, path: str) -> dict[str, Any]:
 
 
 def module(host: Host, name: str) -> dict[str, Any]:
-    """Return `{loaded, files}`: whether a kernel module is loaded, and the modprobe.d files that can set its options."""
+    """Return `{loaded, files}`: whether a module is loaded, and the modprobe.d files that can set its options."""
     directories = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d")
     paths = [f"{d}/{n}" for d in _distinct(host, directories) for n in host.names(d) if n.endswith(".conf")]
     files = [file for path in paths if (file := host.file(path))]

@@ -34,7 +34,7 @@ def parse_show(text: str) -> list[dict[str, str]]:
 
 
 def read(host: Host, names: Sequence[str]) -> dict[str, Any]:
-    """Return `{unit: {show, fragments, drop_ins, process, cgroup}}`, or `{unit: {error}}` where systemd does not answer.
+    """Return `{unit: {show, fragments, drop_ins, process, cgroup}}`; `{unit: {error}}` where systemd does not answer.
 
     One systemctl process serves all units; everything else is read from files.
     """
@@ -91,7 +91,7 @@ def _files(host: Host, paths: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def cgroup_chain(host: Host, group: str) -> list[dict[str, Any]]:
-    """Return the cgroup and its ancestors up to the root's child, itself first: `{path, memory.min, …}`, texts or None."""
+    """Return the cgroup and its ancestors below the root, itself first: `{path, memory.min, …}`, texts or None."""
     chain = []
     while group not in ("", "/"):
         directory = CGROUP + group
@@ -124,34 +124,34 @@ def process(host: Host, pid: int) -> dict[str, Any] | None:
 
 
 def processes(host: Host) -> list[dict[str, Any]]:
-    """Return the processes that a verdict over scores needs: user managers, sshd's, and sessions' own."""
-    found = []
-    for name in host.names("/proc"):
-        item = process(host, int(name)) if name.isdigit() else None
-        if item is not None and _matters(item):
-            found.append({**item, "argv": item["argv"][:2]})
-    return found
+    """Return every process that could be read; kernel threads, which have no arguments, are left out."""
+    found = (process(host, int(name)) for name in host.names("/proc") if name.isdigit())
+    return [p for p in found if p is not None and p["argv"] != [""]]
 
 
-def _matters(item: dict[str, Any]) -> bool:
-    in_session = "/session-" in item["cgroup"]
-    return in_session or item["comm"].startswith("sshd") or is_user_manager(item)
+def matters(item: dict[str, Any]) -> bool:
+    """Say whether a verdict over scores needs this process: user managers, sshd's, and those of login sessions."""
+    return "/session-" in item["cgroup"] or str(item["comm"]).startswith("sshd") or is_user_manager(item)
+
+
+def shortened(item: dict[str, Any]) -> dict[str, Any]:
+    """Return a process with the beginning of its arguments only: the rest may be long, and may be secret."""
+    return {**item, "argv": item["argv"][:2]}
 
 
 def is_user_manager(item: dict[str, Any]) -> bool:
     """Say whether a process is some user's own systemd (argv `systemd --user`, in the cgroup init.scope)."""
-    return item["comm"] == "systemd" and item["cgroup"].endswith(".service/init.scope") and item["pid"] != 1
+    in_init_scope = str(item["cgroup"]).endswith(".service/init.scope")
+    return in_init_scope and bool(item["comm"] == "systemd") and bool(item["pid"] != 1)
 
 
 ENGINES = re.compile(r"vllm|VLLM::|llama-server|ollama|sglang|tritonserver|trtllm")
 """Names of model servers, as they appear in a process name (cut at 15 characters) or its first two arguments."""
 
 
-def engines(host: Host) -> list[dict[str, Any]]:
-    """Return the model servers that run, wherever they were started from."""
-    found = (process(host, int(name)) for name in host.names("/proc") if name.isdigit())
-    named = (p for p in found if p and ENGINES.search(" ".join([p["comm"], *p["argv"][:2]])))
-    return [{key: p[key] for key in ("pid", "comm", "cgroup", "uid")} for p in named]
+def is_engine(item: dict[str, Any]) -> bool:
+    """Say whether a process is a model server, wherever it was started from."""
+    return ENGINES.search(" ".join([item["comm"], *item["argv"][:2]])) is not None
 
 
 def manager(host: Host) -> dict[str, str]:

@@ -79,9 +79,7 @@ class HostPlan:
         return next((p for p in self.layers if p.layer == name), LayerPlan(name, (), ()))
 
 
-def host_plan(
-    policy: Policy, state: State, waiver: Callable[[str], Waiver | None], today: datetime.date
-) -> HostPlan:
+def host_plan(policy: Policy, state: State, waiver: Callable[[str], Waiver | None], today: datetime.date) -> HostPlan:
     """Return what is wanted, found and to be done on the host with this state."""
     controls = registry.controls_for(policy)
     pairs = [(control, w) for control in controls for w in control.wanted(policy, state, waiver)]

@@ -21,7 +21,18 @@ from plimsoll.controls.values import ValueSpec
 from plimsoll.policy import Policy
 
 _MODULES = (box, kernel, slices, journald, sshd, user_manager, earlyoom, recovery, driver_option)
-LAYERS = ("box", "kernel", "slices", "journald", "sshd", "user_manager", "earlyoom", "recovery", "driver_option", "trims")
+LAYERS = (
+    "box",
+    "kernel",
+    "slices",
+    "journald",
+    "sshd",
+    "user_manager",
+    "earlyoom",
+    "recovery",
+    "driver_option",
+    "trims",
+)
 """The order in which a deploy goes: what others stand on first, what is opt-in last."""
 
 

@@ -77,10 +77,7 @@ def layer_files(layer: str, wanted: Sequence[Wanted], after: Iterable[tuple[Want
     for control in wanted:
         if control.file and control.kind in _TEMPLATE_OF:
             by_file.setdefault(control.file, []).append(control)
-    return [
-        File(path, _content(layer, group), tuple(follow.get(path, ())))
-        for path, group in by_file.items()
-    ]
+    return [File(path, _content(layer, group), tuple(follow.get(path, ()))) for path, group in by_file.items()]
 
 
 def _content(layer: str, group: Sequence[Wanted]) -> bytes:

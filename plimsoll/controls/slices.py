@@ -6,8 +6,8 @@ from plimsoll.controls.values import Size
 
 DROP_IN = "/etc/systemd/system/{unit}.d/plimsoll.conf"
 LOGIN_UNITS = (
-    "dbus.service", "dbus-broker.service", "systemd-logind.service", "NetworkManager.service", "systemd-networkd.service",
-    "wpa_supplicant.service", "rsyslog.service", "tailscaled.service", "snap.tailscale.tailscaled.service",
+    "dbus.service", "dbus-broker.service", "systemd-logind.service", "NetworkManager.service",
+    "systemd-networkd.service", "wpa_supplicant.service", "rsyslog.service", "tailscaled.service", "snap.tailscale.tailscaled.service",
 )  # fmt: skip
 """What a login over the network and the record of a night need besides sshd and journald."""
 
@@ -48,7 +48,7 @@ CONTROLS = (
         value=Size(),
         why=Why(
             reason="A shell that is logged in should stay usable: its pages are taken last.",
-            evidence="Sessions live in user.slice, not below ssh.service, so sshd's own protection does not reach them.",
+            evidence="Sessions live in user.slice, not below ssh.service, so sshd's protection does not reach them.",
             source="field report from an ASUS Ascent GX10, 2026",
             cost="Nothing while idle.",
             risk="A benchmark that was started from a shell shares the slice and takes most of the protection. "

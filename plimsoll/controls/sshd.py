@@ -18,12 +18,12 @@ def own_unit(state: State) -> list[str]:
 
 def socket_is_active(state: State) -> bool:
     """Say whether systemd listens in sshd's place."""
-    return state["units"][SOCKET].get("show", {}).get("ActiveState") == "active"
+    return bool(state["units"][SOCKET].get("show", {}).get("ActiveState") == "active")
 
 
 def _retires_socket(policy: Policy, state: State) -> bool:
     show = state["units"][SOCKET].get("show", {})
-    return policy.sshd.retire_socket and show.get("LoadState") != "not-found"
+    return policy.sshd.retire_socket and bool(show.get("LoadState") != "not-found")
 
 
 class SshdState(UnitState):

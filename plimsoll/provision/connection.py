@@ -10,7 +10,7 @@ from pyinfra.connectors.local import LocalConnector
 from pyinfra.connectors.ssh import SSHConnector
 
 if TYPE_CHECKING:
-    from pyinfra.api import Host
+    from pyinfra.api.host import Host
 
 PROOF_TRIES = 3
 PROOF_TIMEOUT_S = 50

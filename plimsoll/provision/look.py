@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from facts.state import HostState, LoginUid
-
 from plimsoll import inventory
 from plimsoll.box.model import Request, State, Waiver
 from plimsoll.controls import plan, preflight, registry
@@ -14,7 +13,7 @@ from plimsoll.policy import Policy
 from plimsoll.provision import connection
 
 if TYPE_CHECKING:
-    from pyinfra.api import Host
+    from pyinfra.api.host import Host
 
 
 @dataclass(frozen=True)

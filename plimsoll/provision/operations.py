@@ -6,12 +6,13 @@ A layer that is as it should be yields nothing and costs no round trip. One oper
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from pyinfra import host, logger, state
+from pyinfra import logger
 from pyinfra.api.command import FunctionCommand, PyinfraCommand, StringCommand
 from pyinfra.api.operation import operation
+from pyinfra.context import host, state
 
 from plimsoll import zipapp
 from plimsoll.box.model import BAD, Verdict
@@ -20,14 +21,15 @@ from plimsoll.provision import connection, report
 from plimsoll.provision.look import Look, look
 
 if TYPE_CHECKING:
-    from pyinfra.api import Host, State
+    from pyinfra.api.host import Host
+    from pyinfra.api.state import State
 
 GUARDED_LAYER = "sshd"
 """The layer after which nobody might come in again: it is taken back by the host itself unless a login is proven."""
 
 
 @operation()
-def apply_layer(plan: LayerPlan) -> Iterator[str | PyinfraCommand]:
+def apply_layer(plan: LayerPlan) -> Generator[PyinfraCommand, None, None]:
     """Carry out one layer's plan on the host; the plan was made, and announced, from the state before."""
     if not plan:
         host.noop(f"the layer {plan.layer} is as it should be")
@@ -71,7 +73,7 @@ def _listening() -> list[tuple[str, int]]:
 
 
 @operation()
-def verify(before: Look) -> Iterator[str | PyinfraCommand]:
+def verify(before: Look) -> Generator[PyinfraCommand, None, None]:
     """Look again after the changes, show what was found, and fail the host if anything is not as it should be.
 
     Yields nothing while pyinfra plans, since there is nothing to verify yet; a command that fails, rather
