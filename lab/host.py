@@ -89,36 +89,36 @@ def check_release(release: str) -> None:
         raise UsageError(f"no release {release!r} in the lab: choose {' or '.join(RELEASES)}")
 
 
-INDEX_FORMAT = "$(ORIGIN)|$(LABEL)|$(CODENAME)|$(RELEASE)|$(COMPONENT)|$(REPO_URI)"
+INDEX_FORMAT = "$(ORIGIN)|$(RELEASE)|$(COMPONENT)|$(REPO_URI)"
 POCKET = re.compile(r"-(updates|security)$")
+# under any of these names a mirror offers the releases of the lab as well
+SUITES = frozenset({*RELEASES, "oldstable", "stable", "testing", "unstable", "sid"})
 
 
-def sources_for(release: str, index_lines: Iterable[str], host_codename: str) -> list[str]:
+def sources_for(release: str, index_lines: Iterable[str], *, host_is_debian: bool) -> list[str]:
     """One-line apt sources for `release`, from the host's own index targets (INDEX_FORMAT).
 
-    Only what signs itself as Debian, for the host's own release, counts; without any, the list is empty.
+    Only Debian's own archive counts. Its origin is known once the host has fetched its lists; before that, the
+    address has to do. Without any, the list is empty.
     """
     found: dict[str, None] = {}
     for line in index_lines:
-        origin, _label, _codename, suite, component, uri = line.strip().split("|")
-        if origin != "Debian" or component != "main":
-            continue
-        pocket = POCKET.search(suite)
-        if suite.removesuffix(pocket.group() if pocket else "") in {host_codename, "stable", "oldstable"}:
-            found[f"deb {uri} {release}{pocket.group() if pocket else ''} main"] = None
+        origin, suite, component, uri = line.strip().split("|")
+        fetched = not origin.startswith("$(")
+        is_debian = origin == "Debian" if fetched else host_is_debian and "/debian" in uri
+        pocket = "".join(POCKET.findall(suite)[:1])
+        base = suite.removesuffix(f"-{pocket}") if pocket else suite
+        if is_debian and component == "main" and base in SUITES:
+            found[f"deb {uri} {release}{'-' if pocket else ''}{pocket} main"] = None
     return list(found)
-
-
-def host_codename() -> str:
-    """VERSION_CODENAME of this host, empty where it has none."""
-    return platform.freedesktop_os_release().get("VERSION_CODENAME", "")
 
 
 def package_sources(release: str) -> list[str]:
     """One-line apt sources for `release` where this host gets its own packages; empty: no Debian here."""
     command = ["apt-get", "indextargets", "--format", INDEX_FORMAT, "Created-By: Packages"]
     targets = subprocess.run(command, capture_output=True, text=True, check=True)
-    return sources_for(release, targets.stdout.splitlines(), host_codename())
+    is_debian = platform.freedesktop_os_release().get("ID") == "debian"
+    return sources_for(release, targets.stdout.splitlines(), host_is_debian=is_debian)
 
 
 def proxy_settings() -> list[str]:

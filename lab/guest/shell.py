@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-PORT = Path("/dev/virtio-ports/lab.shell")
+PORT_NAME = "lab.shell"
 MCL_CURRENT_AND_FUTURE = 3
 ENVIRONMENT = {
     "HOME": "/root",
@@ -108,11 +108,19 @@ def serve(port: int) -> None:
             send(port, answer(line))
 
 
+def find_port() -> Path | None:
+    """The device of our port, by the name that the host gave it; udev's link to it comes 10 s later."""
+    for name in Path("/sys/class/virtio-ports").glob("*/name"):
+        if name.read_text().strip() == PORT_NAME:
+            return Path("/dev") / name.parent.name
+    return None
+
+
 def open_port() -> int:
-    """The port, once udev has made it; its changes of state raise SIGIO in this process."""
-    while not PORT.exists():
-        time.sleep(0.1)  # udev may be still starting, so that there is no event to wait for
-    port = os.open(PORT, os.O_RDWR)
+    """The port, once the kernel has it; its changes of state raise SIGIO in this process."""
+    while not (path := find_port()):
+        time.sleep(0.1)  # the driver asks the host for the port's name: no event tells of the answer
+    port = os.open(path, os.O_RDWR)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
     fcntl.fcntl(port, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(port, fcntl.F_SETFL, fcntl.fcntl(port, fcntl.F_GETFL) | os.O_ASYNC)
@@ -126,4 +134,5 @@ def main() -> None:
     serve(open_port())
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -71,15 +71,17 @@ def find(entries: list[dict[str, Any]], kind: str, key: str) -> dict[str, Any] |
     return next((e for e in entries if (e["kind"], e["key"]) == (kind, key)), None)
 
 
-def first_values(host: Host) -> dict[str, Any]:
-    """Return `{"sysctl:KEY": value, …}` as recorded, for those who must know what the kernel chose itself.
+def summary(host: Host) -> dict[str, Any]:
+    """Return `{sysctls: {key: first value}, files: {path: layer}}`: what the kernel chose itself, what is ours.
 
-    A ledger that cannot be read (it is root's) or is damaged yields `{"error": why}`.
+    A ledger that cannot be read (it is root's) or is damaged adds `error`, the reason.
     """
     try:
-        return {f"{e['kind']}:{e['key']}": e["old"] for e in load(host) if e["kind"] == "sysctl"}
+        entries = load(host)
     except LedgerError as error:
-        return {"error": str(error)}
+        return {"sysctls": {}, "files": {}, "error": str(error)}
+    sysctls = {e["key"]: e["old"] for e in entries if e["kind"] == "sysctl"}
+    return {"sysctls": sysctls, "files": {e["key"]: e["layer"] for e in entries if e["kind"] == "file"}}
 
 
 def read_json(host: Host, path: str) -> dict[str, Any] | None:

@@ -2,7 +2,7 @@
 
 Sections of what `read` returns: `platform`, `memory`, `sysctl` (value or error by key), `sysctl_files`,
 `units`, `manager`, `manager_files` (system, user, journald), `processes`, `watchdogs`, `packages`, `files`
-(those of ours), `modules`, `engines`, `room`, `ledger` (first values), `proofs`, `sshd_files`, `taken`. What
+(those of ours), `modules`, `engines`, `room`, `ledger` (first values, our files), `proofs`, `sshd_files`, `taken`. What
 could not be read is None or carries an `error` text, and is judged `unknown`.
 """
 
@@ -53,7 +53,7 @@ def read(request: Request, host: Host | None = None) -> dict[str, Any]:
         "files": {path: managed_file(host, path) for path in request.files},
         "modules": {name: module(host, name) for name in request.modules},
         "sshd_files": sshd_files(host),
-        "ledger": ledger.first_values(host),
+        "ledger": ledger.summary(host),
         "proofs": ledger.read_json(host, PROOFS) or {},
     }
     uptime_s = time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -13,7 +13,7 @@ CGROUP = "/sys/fs/cgroup"
 PROPERTIES = (
     "Id", "Names", "LoadState", "ActiveState", "SubState", "UnitFileState", "FragmentPath", "DropInPaths", "MainPID",
     "ControlGroup", "NeedDaemonReload", "MemoryMin", "MemoryLow", "OOMScoreAdjust", "CPUWeight", "IOWeight", "Listen",
-    "TriggeredBy", "Requires", "BusName", "Type", "ActiveEnterTimestampMonotonic",
+    "TriggeredBy", "Requires", "Accept", "BusName", "Type", "ActiveEnterTimestampMonotonic",
 )  # fmt: skip
 CGROUP_FILES = ("memory.min", "memory.low", "memory.current", "cpu.weight", "io.weight", "cgroup.controllers")
 MANAGER_PROPERTIES = ("Version", "RuntimeWatchdogUSec", "DefaultOOMScoreAdjust", "SystemState", "FinishTimestamp")

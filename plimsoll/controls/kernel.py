@@ -12,7 +12,7 @@ FILE = "/etc/sysctl.d/zz-plimsoll.conf"
 def _never_below_the_kernels_own(value: str, policy: Policy, state: State) -> str:
     """Return the larger of the policy's reserve and what the kernel chose for this machine, in KiB."""
     del policy
-    own = state["ledger"].get("sysctl:vm.min_free_kbytes") or state["sysctl"]["vm.min_free_kbytes"].get("value")
+    own = state["ledger"]["sysctls"].get("vm.min_free_kbytes") or state["sysctl"]["vm.min_free_kbytes"].get("value")
     return str(max(int(value), int(own or 0)))
 
 

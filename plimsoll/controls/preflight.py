@@ -90,6 +90,11 @@ def _children(values: dict[str, str], state: State) -> Iterator[str]:
 def _layers(policy: Policy, state: State) -> Iterator[str]:
     if policy.layers.sshd and not sshd.own_unit(state):
         yield "there is neither ssh.service nor sshd.service: switch the layer sshd off for this host"
+    if _socket_would_lose(policy, state):
+        yield (
+            f"{sshd.SOCKET} starts a daemon for each connection and stops when ssh.service starts: set "
+            "sshd.retire_socket: true to hand over to the service, or sshd/running: null to leave it so"
+        )
     for unit in _masked(policy, state):
         yield f"{unit} is masked on this host: unmask it (systemctl unmask {unit}), or switch its layer off"
     if policy.layers.recovery and state["platform"]["encrypted_root"] is not False:
@@ -100,6 +105,13 @@ def _layers(policy: Policy, state: State) -> Iterator[str]:
     running = state["units"]["earlyoom.service"].get("show", {}).get("ActiveState") == "active"
     if policy.layers.earlyoom and not running and earlyoom.would_fire_at_once(policy, state):
         yield f"{earlyoom.describe_firing_point(policy, state)}: it would kill at once; free memory first"
+
+
+def _socket_would_lose(policy: Policy, state: State) -> bool:
+    """Say whether starting sshd would take the listening socket away, which only the policy may ask for."""
+    accepts = state["units"][sshd.SOCKET].get("show", {}).get("Accept") == "yes"
+    wanted = policy.values.get("sshd/running", "") is not None and not policy.sshd.retire_socket
+    return policy.layers.sshd and wanted and accepts and sshd.socket_is_active(state)
 
 
 def _masked(policy: Policy, state: State) -> list[str]:
@@ -125,4 +137,11 @@ def _notes(policy: Policy, state: State) -> Iterator[str]:
         yield "systemd-oomd is active as well; it acts on pressure and swap, and was never seen to stop such a wedge"
     if sshd.socket_is_active(state) and not policy.sshd.retire_socket:
         yield "ssh.socket listens and passes its connections on; it is left as it is (sshd.retire_socket retires it)"
+    for layer in _left_behind(policy, state):
+        yield f"the layer {layer} is off, but this host still has it: sudo plimsoll revert --layer {layer}"
     yield from (f"engine running: {e['comm']} (pid {e['pid']}) in {e['cgroup']}" for e in state["engines"])
+
+
+def _left_behind(policy: Policy, state: State) -> list[str]:
+    applied = set(state["ledger"]["files"].values())
+    return [layer for layer in registry.LAYERS if layer in applied and not registry.layer_is_on(layer, policy)]

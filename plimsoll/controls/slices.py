@@ -7,7 +7,8 @@ from plimsoll.controls.values import Size
 DROP_IN = "/etc/systemd/system/{unit}.d/plimsoll.conf"
 LOGIN_UNITS = (
     "dbus.service", "dbus-broker.service", "systemd-logind.service", "NetworkManager.service",
-    "systemd-networkd.service", "wpa_supplicant.service", "rsyslog.service", "tailscaled.service", "snap.tailscale.tailscaled.service",
+    "systemd-networkd.service", "wpa_supplicant.service", "rsyslog.service", "tailscaled.service",
+    "snap.tailscale.tailscaled.service",
 )  # fmt: skip
 """What a login over the network and the record of a night need besides sshd and journald."""
 

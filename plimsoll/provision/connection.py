@@ -1,5 +1,6 @@
 """The operator's connection: as pyinfra made it, a little faster, and a second one to prove that it can be made."""
 
+import re
 import socket
 import time
 from typing import TYPE_CHECKING, Any
@@ -79,11 +80,26 @@ def _try_command(client: Any, started: float) -> str:  # noqa: ANN401  # pyinfra
     return f"a fresh login over a new connection took {time.monotonic() - started:.1f} s"
 
 
+_LISTENING = re.compile(r"^(?:listenaddress )?(?:(\[[^]]*\]|[\d.]+):)?(\d+)(?: \(Stream\))?$", re.MULTILINE)
+_LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "::1"}  # noqa: S104  # what sshd says it listens on
+
+
+def listening_addresses(dump: str) -> list[tuple[str, int]]:
+    """Return `(address, port)` from `listenaddress` lines of `sshd -T` and `Listen` lines of a socket unit.
+
+    A wildcard is reached over the loopback interface.
+    """
+    found = ((_LOOPBACK.get(address, address.strip("[]")), int(port)) for address, port in _LISTENING.findall(dump))
+    return list(dict.fromkeys(found))
+
+
 def prove_key_exchange(ports: list[tuple[str, int]]) -> str:
     """Exchange keys with sshd on each address it listens on, as far as one can without being able to log in.
 
-    Raises NoLoginError for an address where nobody answers as an SSH server.
+    Raises NoLoginError for an address where nobody answers as an SSH server, or if there is no address.
     """
+    if not ports:
+        raise NoLoginError("it could not be found out on which addresses sshd listens")
     for address, port in ports:
         try:
             transport = paramiko.Transport(socket.create_connection((address, port), timeout=PROOF_TIMEOUT_S))

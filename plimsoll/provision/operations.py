@@ -52,7 +52,7 @@ def _prove_login(state: "State", host: "Host") -> bool:
     del state
     try:
         if connection.is_local(host):
-            logger.info(host.print_prefix + connection.prove_key_exchange(_listening()))
+            logger.info(host.print_prefix + connection.prove_key_exchange(_listening(host)))
         else:
             logger.info(host.print_prefix + connection.prove_fresh_login(host))
     except connection.NoLoginError as error:
@@ -65,11 +65,11 @@ def _prove_login(state: "State", host: "Host") -> bool:
     return True
 
 
-def _listening() -> list[tuple[str, int]]:
-    """Return the loopback address with every port that sshd has on this machine, from its own dump."""
-    status, output = host.run_shell_command(StringCommand("sshd -T 2>/dev/null || /usr/sbin/sshd -T"))
-    ports = [int(line.split()[1]) for line in output.stdout_lines if line.startswith("port ")]
-    return [("127.0.0.1", port) for port in ports] if status and ports else [("127.0.0.1", 22)]
+def _listening(host: "Host") -> list[tuple[str, int]]:
+    """Return each address and port that sshd, or the socket that passes connections to it, listens on."""
+    dump = StringCommand("PATH=$PATH:/usr/sbin sshd -T; systemctl show -p Listen --value ssh.socket")
+    _status, output = host.run_shell_command(dump, _sudo=bool(host.data.get("plimsoll_sudo", False)))
+    return connection.listening_addresses(output.stdout)
 
 
 @operation()

@@ -81,7 +81,7 @@ def cost(after: Look) -> list[str]:
     """Say what the kit costs on this host, measured: the kernel's reserve, and the daemons that were added."""
     state = after.state
     reserve_kib = int(state["sysctl"].get("vm.min_free_kbytes", {}).get("value") or 0)
-    before_kib = int(state["ledger"].get("sysctl:vm.min_free_kbytes") or reserve_kib)
+    before_kib = int(state["ledger"]["sysctls"].get("vm.min_free_kbytes") or reserve_kib)
     unit = state["units"]["earlyoom.service"]
     current = unit["cgroup"][0].get("memory.current") if unit.get("cgroup") else None
     daemon = f"earlyoom {int(current) / (1 << 20):.1f} MiB" if current else "no daemon of its own"
