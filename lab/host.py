@@ -65,6 +65,7 @@ def architecture() -> Architecture:
 def check_tools() -> None:
     """Raises HostError that names every package missing here."""
     tools = {
+        "apt-get": "apt",
         architecture().qemu: architecture().qemu_package,
         "qemu-img": "qemu-utils",
         "mmdebstrap": "mmdebstrap",
@@ -90,35 +91,36 @@ def check_release(release: str) -> None:
 
 
 INDEX_FORMAT = "$(ORIGIN)|$(RELEASE)|$(COMPONENT)|$(REPO_URI)"
-POCKET = re.compile(r"-(updates|security)$")
+POCKET = re.compile(r"-(?:updates|security)$")
 # under any of these names a mirror offers the releases of the lab as well
 SUITES = frozenset({*RELEASES, "oldstable", "stable", "testing", "unstable", "sid"})
 
 
-def sources_for(release: str, index_lines: Iterable[str], *, host_is_debian: bool) -> list[str]:
+def sources_for(release: str, index_lines: Iterable[str]) -> list[str]:
     """One-line apt sources for `release`, from the host's own index targets (INDEX_FORMAT).
 
-    Only Debian's own archive counts. Its origin is known once the host has fetched its lists; before that, the
-    address has to do. Without any, the list is empty.
+    Only what calls itself Debian counts. Without any, the list is empty.
     """
     found: dict[str, None] = {}
     for line in index_lines:
         origin, suite, component, uri = line.strip().split("|")
-        fetched = not origin.startswith("$(")
-        is_debian = origin == "Debian" if fetched else host_is_debian and "/debian" in uri
         pocket = "".join(POCKET.findall(suite)[:1])
-        base = suite.removesuffix(f"-{pocket}") if pocket else suite
-        if is_debian and component == "main" and base in SUITES:
-            found[f"deb {uri} {release}{'-' if pocket else ''}{pocket} main"] = None
+        if origin == "Debian" and component == "main" and suite.removesuffix(pocket) in SUITES:
+            found[f"deb {uri} {release}{pocket} main"] = None
     return list(found)
 
 
 def package_sources(release: str) -> list[str]:
-    """One-line apt sources for `release` where this host gets its own packages; empty: no Debian here."""
+    """One-line apt sources for `release` where this host gets its own packages; empty on another distribution.
+
+    Raises HostError on a Debian host that does not know its source yet.
+    """
     command = ["apt-get", "indextargets", "--format", INDEX_FORMAT, "Created-By: Packages"]
     targets = subprocess.run(command, capture_output=True, text=True, check=True)
-    is_debian = platform.freedesktop_os_release().get("ID") == "debian"
-    return sources_for(release, targets.stdout.splitlines(), host_is_debian=is_debian)
+    sources = sources_for(release, targets.stdout.splitlines())
+    if not sources and platform.freedesktop_os_release().get("ID") == "debian":
+        raise HostError("apt knows no Debian archive on this host: check its sources and run apt-get update")
+    return sources
 
 
 def proxy_settings() -> list[str]:
