@@ -15,9 +15,13 @@ class HostState(FactBase[dict[str, Any] | None]):
     `pyinfra gx10 fact facts.state.HostState` prints it. Nothing is written on the host.
     """
 
-    def command(self, request: str = "{}") -> str:
-        """Return the command; `request` is a plimsoll.box.model.Request as JSON."""
-        return zipapp.from_memory("state", "--request", request)
+    def command(self, request: str = "{}", on_stdin: bool = False) -> str:  # pyinfra's form
+        """Return the command; `request` is a plimsoll.box.model.Request as JSON.
+
+        With `on_stdin` the caller hands the program over with `_stdin`, which keeps it out of sudo's log.
+        """
+        command = zipapp.from_memory("state", "--request", request)
+        return command if on_stdin else f"{command} <<'END'\n{zipapp.first_line()}\nEND"
 
     def process(self, output: list[str]) -> dict[str, Any]:
         """Return the JSON of the last line; a shell may have greeted before it."""

@@ -18,10 +18,11 @@ from lab.keys import keys
 from lab.paths import locked, machines_dir
 from lab.progress import Progress
 from lab.shell import Result, Shell, await_answer
-from lab.snapshot import COLD_BOOT_TIMEOUT_S, Snapshot, Spec, ensure_snapshot, reboot
+from lab.snapshot import Snapshot, Spec, ensure_snapshot, reboot
 
 COMMAND_TIMEOUT_S = 60.0
 RESTORE_TIMEOUT_S = 60.0
+REBOOT_TIMEOUT_S = 300.0
 # between two looks at a state that sends no event
 POLL_INTERVAL_S = 0.5
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -236,7 +237,7 @@ class Machine:
                 raise GuestError(f"{self.name}: no login in {timeout_s:g} s: {login.stderr.strip()}")
             time.sleep(POLL_INTERVAL_S)
 
-    def reboot(self, timeout_s: float = COLD_BOOT_TIMEOUT_S) -> None:
+    def reboot(self, timeout_s: float = REBOOT_TIMEOUT_S) -> None:
         """Reboot in order; returns when shell and ssh answer again."""
         try:
             reboot(self._shell, self._directory, timeout_s)
@@ -244,7 +245,7 @@ class Machine:
             raise self._not_back("a reboot", timeout_s) from None
         self.wait_for_ssh(timeout_s)
 
-    def crash(self, timeout_s: float = COLD_BOOT_TIMEOUT_S) -> None:
+    def crash(self, timeout_s: float = REBOOT_TIMEOUT_S) -> None:
         """Cut the power and boot the disk: what was not flushed is lost. Returns when ssh answers."""
         self._shell.close()
         qemu.end(self._record.pid, self._directory)

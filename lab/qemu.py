@@ -1,5 +1,6 @@
 """QEMU: its command line, and the process that runs it."""
 
+import json
 import os
 import select
 import signal
@@ -42,15 +43,24 @@ class Hardware:
     cpus: int = 2
 
 
+def disk_node(backing_disk: Path) -> dict[str, object]:
+    """The machine's own disk file over the image it began as.
+
+    Flushes are obeyed: a write that the guest has flushed survives QEMU's death, one that it has not may be
+    lost. The image's place is given here because the cache may have moved since the file was made.
+    """
+    backing = {"driver": "file", "filename": str(backing_disk)}
+    return {
+        "driver": "qcow2",
+        "node-name": "root",
+        "file": {"driver": "file", "filename": DISK, "cache": {"direct": False, "no-flush": False}},
+        "backing": {"driver": "qcow2", "read-only": True, "file": {**backing, "read-only": True}},
+    }
+
+
 def command_line(hardware: Hardware, name: str, ssh_port: int) -> list[str]:
     """QEMU's argument list to boot the disk of a machine whose directory is the working directory."""
     arch, accelerator = hardware.arch, hardware.accelerator
-    disk = f"driver=qcow2,node-name=root,file.driver=file,file.filename={DISK}"
-    # no file name in the overlay is followed: the cache may have been moved since
-    backing = (
-        "backing.driver=qcow2,backing.file.driver=file,backing.read-only=on,"
-        f"backing.file.filename={hardware.backing_disk}"
-    )
     kernel_options = f"root=/dev/vda rw console={arch.console} psi=1 quiet mitigations=off"
     return [
         arch.qemu,
@@ -58,8 +68,7 @@ def command_line(hardware: Hardware, name: str, ssh_port: int) -> list[str]:
         *("-machine", arch.machine, *accelerator.options(arch)),
         *("-smp", str(hardware.cpus), "-m", str(hardware.memory_mib)),
         *("-kernel", str(hardware.kernel), "-initrd", str(hardware.initrd), "-append", kernel_options),
-        # a write that the guest has flushed survives QEMU's death, one that it has not may be lost
-        *("-blockdev", f"{disk},{backing},file.cache.direct=off,file.cache.no-flush=off"),
+        *("-blockdev", json.dumps(disk_node(hardware.backing_disk))),
         *("-device", "virtio-blk-pci,drive=root,write-cache=on"),
         *("-netdev", f"user,id=net,hostfwd=tcp:127.0.0.1:{ssh_port}-:22"),
         *("-device", "virtio-net-pci,netdev=net,romfile="),

@@ -33,8 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     back.add_argument("--dry", action="store_true", help="say what would be put back, and change nothing")
     show = commands.add_parser("state", help="print the live state as JSON")
     show.add_argument("--request", default="{}", help="JSON: what to read beyond the fixed sections")
-    carry = commands.add_parser("apply", help="carry out one layer of a deploy (deploy.py calls this)")
-    carry.add_argument("plan", help="the plan, as JSON")
+    commands.add_parser("apply", help="carry out one layer of a deploy, whose plan is read from standard input")
     guard = commands.add_parser("rollback", help="the way back that deploy.py arms while it changes sshd")
     guard.add_argument("verb", choices=("arm", "disarm", "fire"))
     guard.add_argument("--layer", default="sshd")
@@ -94,11 +93,11 @@ def _need_root() -> bool:
     return os.geteuid() != 0
 
 
-def _apply(arguments: argparse.Namespace, host: Host, program: bytes) -> int:
+def _apply(_arguments: argparse.Namespace, host: Host, program: bytes) -> int:
     if _need_root():
         return _fail(USAGE, "changing the host needs root: use sudo")
     try:
-        plan = json.loads(arguments.plan)
+        plan = json.load(sys.stdin)
     except ValueError as error:
         return _fail(USAGE, f"the plan is not JSON: {error}")
     with apply.exclusively(host):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from facts.state import HostState, LoginUid
-from plimsoll import inventory
+from plimsoll import inventory, zipapp
 from plimsoll.box.model import Request, State, Waiver
 from plimsoll.controls import plan, preflight, registry
 from plimsoll.policy import Policy
@@ -48,7 +48,8 @@ def look(host: "Host", name: str) -> Look | None:
     if uid is None:
         return None
     request = registry.request_for(entry.policy).merged(Request(files=plan.managed_paths(entry.policy)))
-    state = host.get_fact(HostState, request=json.dumps(request.to_json()), _sudo=uid != 0)
+    text = json.dumps(request.to_json())
+    state = host.get_fact(HostState, request=text, on_stdin=True, _stdin=zipapp.first_line(), _sudo=uid != 0)
     if state is None:
         return None
     waivers = {w.control: Waiver(w.reason, w.until.isoformat()) for w in entry.waivers}

@@ -36,15 +36,15 @@ def apply_layer(plan: LayerPlan) -> Generator[PyinfraCommand, None, None]:
         return
     text = json.dumps(plan.to_json())
     if plan.layer == "box":
-        # The program is on its way with the command: a first deploy finds none on the host.
-        yield StringCommand(zipapp.from_memory("apply", text))
+        # The program comes with the command: a first deploy finds none on the host.
+        yield StringCommand(zipapp.from_memory("apply"), _stdin=[zipapp.first_line(), text])
     elif plan.layer == GUARDED_LAYER:
         yield StringCommand(zipapp.installed("rollback", "arm", "--layer", plan.layer))
-        yield StringCommand(zipapp.installed("apply", text))
+        yield StringCommand(zipapp.installed("apply"), _stdin=text)
         yield FunctionCommand(_prove_login, [], {})
         yield StringCommand(zipapp.installed("rollback", "disarm"))
     else:
-        yield StringCommand(zipapp.installed("apply", text))
+        yield StringCommand(zipapp.installed("apply"), _stdin=text)
 
 
 def _prove_login(state: "State", host: "Host") -> bool:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from lab.machine import Machine
+
+from lab.errors import GuestError
+from lab.machine import POLL_INTERVAL_S, Machine
 from lab.snapshot import Spec
 from plimsoll.controls import registry
 
@@ -24,8 +27,22 @@ OPERATIONS = len(registry.LAYERS) + 1
 DEPLOY_TIMEOUT_S = 420
 """A first deploy takes 30 to 60 s under emulation on an idle machine, of which apt takes half."""
 
+ANSWER_TIMEOUT_S = 10.0
+
 Policy = Mapping[str, Any]
 Control = Mapping[str, Any]
+
+BUS_UNIT = "lab-dashboard.service"
+BUS_NAME = "org.lab.Dashboard"
+TELL = "/usr/local/bin/tell"
+TOLD = "/run/told.json"
+OPTED_IN: Policy = {
+    "layers": {"recovery": True, "driver_option": True},
+    "values": {"recovery/RuntimeWatchdogSec": "15s", "recovery/kernel.panic": 1},
+    "trims": [BUS_UNIT, "no-such-unit.service"],
+    "verify": {"notify_command": [TELL, "this box", "has drifted"]},
+}
+"""Every opt-in layer, with the shortest times that are allowed, so that a test need not wait for a minute."""
 
 
 def lab_policy() -> dict[str, Any]:
@@ -153,3 +170,63 @@ def not_ok(machine: Machine) -> dict[str, str]:
     """Return the verdict and reason of every control that is not ok."""
     found = controls(machine)
     return {i: f"{c['verdict']}: {c['reason']}" for i, c in found.items() if c["verdict"] != "ok"}
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A machine that was deployed to, with what it was like before, and the deploy itself."""
+
+    machine: Machine
+    before: Mapping[str, str]
+    run: Run
+
+
+STOCK_VALUES = {
+    "started by admin's manager": "systemd-run --user --machine=admin@.host --quiet --wait --pipe cat "
+    "/proc/self/oom_score_adj",
+    "admin's manager": "systemctl show -p MainPID --value user@1000.service",
+    "system.slice memory.min": "cat /sys/fs/cgroup/system.slice/memory.min",
+    "the zones' reserve in KiB": "awk '$1 == \"min\" { pages += $2 } END { print pages * 4 }' /proc/zoneinfo",
+}
+"""What is looked at before a deploy, to be compared with afterwards."""
+
+
+def stock_values(machine: Machine) -> dict[str, str]:
+    """Return the present output of STOCK_VALUES."""
+    return {name: machine.succeed(command).strip() for name, command in STOCK_VALUES.items()}
+
+
+def add_bus_activated_unit(machine: Machine) -> None:
+    """Give the machine a service that comes back when somebody asks for its D-Bus name."""
+    machine.put(
+        f"/etc/systemd/system/{BUS_UNIT}",
+        "[Service]\nExecStart=sleep infinity\n[Install]\nWantedBy=multi-user.target\n",
+    )
+    machine.put(
+        f"/usr/share/dbus-1/system-services/{BUS_NAME}.service",
+        f"[D-BUS Service]\nName={BUS_NAME}\nExec=/bin/false\nUser=root\nSystemdService={BUS_UNIT}\n",
+    )
+    machine.put(TELL, f'#!/bin/sh\n{{ echo "$@"; cat; }} >{TOLD}\n')
+    machine.succeed(
+        f"chmod 0755 {TELL}; systemctl daemon-reload; systemctl reload dbus; systemctl enable --now {BUS_UNIT}"
+    )
+
+
+def boot_id(machine: Machine) -> str:
+    """Return what changes with every boot."""
+    return machine.read("/proc/sys/kernel/random/boot_id").strip()
+
+
+def await_another_boot(machine: Machine, before: str, timeout_s: float) -> float:
+    """Wait until a machine that restarts by itself answers again; returns the seconds that took."""
+    started_s = time.monotonic()
+    while time.monotonic() < started_s + timeout_s:
+        try:
+            result = machine.run("cat /proc/sys/kernel/random/boot_id", ANSWER_TIMEOUT_S)
+        except GuestError:
+            continue
+        if result.rc == 0 and result.out.strip() != before:
+            machine.wait_for_ssh(timeout_s)
+            return time.monotonic() - started_s
+        time.sleep(POLL_INTERVAL_S)
+    raise AssertionError(f"{machine.name} did not restart by itself within {timeout_s:g} s")

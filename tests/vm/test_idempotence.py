@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+
 from lab.machine import Machine
 from lab.snapshot import Spec
 from plimsoll.controls import registry

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+
 from lab.machine import Machine
 from lab.snapshot import Spec
 from tests.vm import deploying
@@ -31,7 +32,7 @@ def test_nothing_is_announced_after_a_reboot(machine: Machine) -> None:
 
 
 def test_a_login_after_a_reboot_can_be_killed(machine: Machine) -> None:
-    """sshd's listener has -1000, a login shell, its child, and what admin's user manager starts have 0."""
+    """The listener of sshd has -1000, a login shell, its child, and what admin's user manager starts have 0."""
     shell = "cat /proc/self/oom_score_adj; sh -c 'cat /proc/self/oom_score_adj'"
     started = "systemd-run --user --quiet --wait --pipe cat /proc/self/oom_score_adj"
     assert machine.ssh(f"{shell}; {started}").stdout.split() == ["0", "0", "0"]

@@ -1,0 +1,70 @@
+"""The `machine` fixture: a freshly restored virtual machine for each test."""
+
+import os
+from collections.abc import Generator, Iterator
+
+import pytest
+
+from lab.errors import GuestError, LabError
+from lab.machine import Machine
+from lab.progress import Progress
+from lab.snapshot import Spec, ensure_snapshot
+
+JOURNAL_TIMEOUT_S = 20.0
+TAIL_LINES = 40
+
+
+def spec_of(item: pytest.Item) -> Spec:
+    """The machine a test asks for: `@pytest.mark.machine(release=…, memory_mib=…, ubuntu_ssh=…)`."""
+    marker = item.get_closest_marker("machine")
+    return Spec(**marker.kwargs) if marker else Spec()
+
+
+def wants_machine(item: pytest.Item) -> bool:
+    """Whether a test uses the fixture of this file, and not one of the same name in its module."""
+    if not isinstance(item, pytest.Function) or "machine" not in item.fixturenames:
+        return False
+    definitions = item._fixtureinfo.name2fixturedefs["machine"]  # no public way says which one wins
+    return definitions[-1].func.__module__ == __name__
+
+
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Build what the chosen tests need before the first of them starts: no test's time limit pays for it."""
+    if session.config.option.collectonly:
+        return
+    for spec in {spec_of(item) for item in session.items if wants_machine(item)}:
+        try:
+            ensure_snapshot(spec, Progress())
+        except LabError as error:
+            pytest.exit(f"the lab cannot make the machine that tests need: {error}", returncode=error.exit_code)
+
+
+@pytest.fixture
+def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
+    """A machine as it was right after its boot; QEMU is killed at the end, whatever the test left running."""
+    with Machine.restore(spec_of(request.node), f"test-{os.getpid()}") as restored:
+        yield restored
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add console and journal of the machine to the report of a test that failed, timed out included."""
+    report = yield
+    machine = getattr(item, "funcargs", {}).get("machine")
+    if report.failed and report.when == "call" and isinstance(machine, Machine):
+        report.sections.append(("the machine's console", tail(machine.serial_log())))
+        report.sections.append(("the machine's journal", journal_tail(machine)))
+    return report
+
+
+def tail(text: str) -> str:
+    """The last lines of a log."""
+    return "\n".join(text.splitlines()[-TAIL_LINES:])
+
+
+def journal_tail(machine: Machine) -> str:
+    """The end of the journal, or why it cannot be had."""
+    try:
+        return machine.run(f"journalctl --no-pager -n {TAIL_LINES}", JOURNAL_TIMEOUT_S).out
+    except GuestError as error:
+        return f"not to be had: {error}"
