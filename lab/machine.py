@@ -1,6 +1,7 @@
 """A virtual machine, in the manner of the NixOS test driver."""
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -17,12 +18,13 @@ from lab.errors import GuestError, UsageError
 from lab.keys import keys
 from lab.paths import locked, machines_dir
 from lab.progress import Progress
-from lab.shell import Result, Shell, await_answer
+from lab.shell import Result, Shell
 from lab.snapshot import Snapshot, Spec, ensure_snapshot, reboot
 
 COMMAND_TIMEOUT_S = 60.0
 RESTORE_TIMEOUT_S = 60.0
 REBOOT_TIMEOUT_S = 300.0
+CONNECT_TIMEOUT_S = 15
 # between two looks at a state that sends no event
 POLL_INTERVAL_S = 0.5
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -42,6 +44,11 @@ class Record:
     dies_with_us: bool
     # QEMU's argument list that boots the disk, for the day the power is cut
     boot_command: list[str]
+    owner_pid: int = 0
+
+    def orphaned(self) -> bool:
+        """Whether it has died with the process that it belonged to."""
+        return self.dies_with_us and not (Path("/proc") / str(self.owner_pid)).exists()
 
     def save(self, directory: Path) -> None:
         """Write it whole or not at all."""
@@ -57,14 +64,42 @@ def directory_of(name: str) -> Path:
     return machines_dir() / name
 
 
-def record_of(name: str) -> Record | None:
-    """The record of a machine that runs; None where there is none, or its QEMU has ended."""
-    directory = directory_of(name)
+def read_record(name: str) -> Record | None:
+    """What was written down last under this name, whether or not it runs."""
     try:
-        record = Record(**json.loads((directory / RECORD).read_text()))
+        return Record(**json.loads((directory_of(name) / RECORD).read_text()))
     except (FileNotFoundError, TypeError):  # TypeError: written by another version of the lab
         return None
-    return record if qemu.is_ours(record.pid, directory) else None
+
+
+def record_of(name: str) -> Record | None:
+    """The record of a machine that runs; None where there is none, or its QEMU has ended."""
+    record = read_record(name)
+    return record if record and qemu.is_ours(record.pid, directory_of(name)) else None
+
+
+def names() -> list[str]:
+    """All names under which something is written down."""
+    return sorted(path.parent.name for path in machines_dir().glob(f"*/{RECORD}"))
+
+
+def forget_orphans() -> None:
+    """Remove what machines left whose process was killed: 250 MB each."""
+    for name in filter(is_orphan, names()):
+        with locked(lock_of(name)):
+            if is_orphan(name):
+                forget(name)
+
+
+def is_orphan(name: str) -> bool:
+    """Whether a machine of this name is left over: its process and its QEMU have both ended."""
+    record = read_record(name)
+    return bool(record and record.orphaned() and not record_of(name))
+
+
+def lock_of(name: str) -> Path:
+    """Held by whoever starts a machine of this name."""
+    return machines_dir() / f"{name}.lock"
 
 
 def forget(name: str) -> None:
@@ -75,8 +110,7 @@ def forget(name: str) -> None:
 
 def running() -> list[Record]:
     """All machines that run, by name."""
-    names = sorted(path.parent.name for path in machines_dir().glob(f"*/{RECORD}"))
-    return [record for name in names if (record := record_of(name))]
+    return [record for name in names() if (record := record_of(name))]
 
 
 class Machine:
@@ -101,12 +135,17 @@ class Machine:
         directory_of(name)
         progress = progress or Progress(quiet=True)
         snapshot = ensure_snapshot(spec, progress)
-        with locked(machines_dir() / f"{name}.lock"):
+        forget_orphans()
+        with locked(lock_of(name)):
             if record_of(name):
                 raise UsageError(f"{name} is running already: python -m lab down --name {name}")
             machine = cls._start(spec, name, snapshot, dies_with_us=dies_with_us)
             progress.say(f"restored; setting the clock of {name}")
-            machine.bring_up_to_date()
+            try:
+                machine.bring_up_to_date()
+            except BaseException:
+                machine.close()
+                raise
         return machine
 
     @classmethod
@@ -128,14 +167,22 @@ class Machine:
         port = qemu.free_port()
         boot = qemu.command_line(snapshot.hardware, name, port)
         pid = qemu.start([*boot, *qemu.RESTORE], directory, dies_with_us=dies_with_us)
-        record = Record(**asdict(spec), name=name, port=port, pid=pid, dies_with_us=dies_with_us, boot_command=boot)
+        record = Record(
+            **asdict(spec),
+            name=name,
+            port=port,
+            pid=pid,
+            dies_with_us=dies_with_us,
+            boot_command=boot,
+            owner_pid=os.getpid(),
+        )
         record.save(directory)
         return cls(record)
 
     def bring_up_to_date(self) -> None:
         """Give a restored machine the present time and its own name."""
         name = shlex.quote(self.name)
-        await_answer(self._shell, time.monotonic() + RESTORE_TIMEOUT_S)
+        self._await_answer("its restoration", RESTORE_TIMEOUT_S)
         self.succeed(
             f"date --utc --set @{time.time():.3f} && hostname {name} && hostname >/etc/hostname && "
             r"printf '127.0.0.1 localhost\n127.0.1.1 %s\n' " + f"{name} >/etc/hosts"
@@ -232,7 +279,11 @@ class Machine:
     def wait_for_ssh(self, timeout_s: float = COMMAND_TIMEOUT_S) -> None:
         """Wait until a login works. Raises GuestError at the deadline with what ssh said last."""
         deadline_s = time.monotonic() + timeout_s
-        while (login := self.ssh("true", user="root", timeout_s=timeout_s)).returncode:
+        while True:
+            # an attempt made before the network is up hangs until it is given up
+            login = self._ssh("true", "root", timeout_s, "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}")
+            if login.returncode == 0:
+                return
             if time.monotonic() >= deadline_s:
                 raise GuestError(f"{self.name}: no login in {timeout_s:g} s: {login.stderr.strip()}")
             time.sleep(POLL_INTERVAL_S)
@@ -243,7 +294,7 @@ class Machine:
             reboot(self._shell, self._directory, timeout_s)
         except TimeoutError:
             raise self._not_back("a reboot", timeout_s) from None
-        self.wait_for_ssh(timeout_s)
+        self._await_login(timeout_s)
 
     def crash(self, timeout_s: float = REBOOT_TIMEOUT_S) -> None:
         """Cut the power and boot the disk: what was not flushed is lost. Returns when ssh answers."""
@@ -252,11 +303,21 @@ class Machine:
         pid = qemu.start(self._record.boot_command, self._directory, dies_with_us=self._record.dies_with_us)
         self._record = replace(self._record, pid=pid)
         self._record.save(self._directory)
-        try:
-            await_answer(self._shell, time.monotonic() + timeout_s)
-        except TimeoutError:
-            raise self._not_back("a power cut", timeout_s) from None
+        self._await_answer("a power cut", timeout_s)
+        self._await_login(timeout_s)
+
+    def _await_login(self, timeout_s: float) -> None:
+        # whatever came of the boot: whether a login works is what counts
+        self.run("systemctl is-system-running --wait", timeout_s)
         self.wait_for_ssh(timeout_s)
+
+    def _await_answer(self, after: str, timeout_s: float) -> None:
+        try:
+            self._shell.await_boot_id(time.monotonic() + timeout_s)
+        except TimeoutError:
+            raise self._not_back(after, timeout_s) from None
+        except GuestError as error:
+            raise self._explained(error) from error
 
     def _not_back(self, after: str, timeout_s: float) -> GuestError:
         console = qemu.console_tail(self._directory)
@@ -266,10 +327,18 @@ class Machine:
         self, cmd: str, user: str = "admin", timeout_s: float = COMMAND_TIMEOUT_S
     ) -> subprocess.CompletedProcess[str]:
         """Run over a fresh connection; exit status 255 is ssh's own. Raises subprocess.TimeoutExpired."""
+        return self._ssh(cmd, user, timeout_s)
+
+    def _ssh(self, cmd: str, user: str, timeout_s: float, *options: str) -> subprocess.CompletedProcess[str]:
         config = self.write_home(user) / ".ssh" / "config"
-        argv = ["ssh", "-F", str(config), "-o", "BatchMode=yes", "-o", "ControlPath=none", self.name, cmd]
+        fresh = ["-F", str(config), "-o", "BatchMode=yes", "-o", "ControlPath=none"]
         return subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
+            ["ssh", *fresh, *options, self.name, cmd],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
         )
 
     def write_home(self, user: str = "admin") -> Path:

@@ -3,6 +3,7 @@
 import base64
 import itertools
 import time
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from lab.sockets import JsonLines
 
 # what a reply may take beyond the command's own time: starved machines answer late
 GRACE_S = 30.0
+ASK_AGAIN_S = 5.0
 
 
 class Result(NamedTuple):
@@ -37,39 +39,43 @@ class Shell:
 
     def run(self, cmd: str, timeout_s: float, stdin: bytes = b"", grace_s: float = GRACE_S) -> Result:
         """Run `cmd` in bash. Raises TimeoutError when the machine itself does not answer."""
-        number = next(self._numbers)
         deadline_s = time.monotonic() + timeout_s + grace_s
-        lines = self._connected()
-        encoded = base64.b64encode(stdin).decode()
-        lines.send({"id": number, "cmd": cmd, "timeout_s": timeout_s, "stdin": encoded}, deadline_s)
-        while True:
-            reply = lines.receive(deadline_s)
-            # replies to what an earlier caller gave up on are not ours
-            if reply.get("id") == number:
-                return _result(reply)
+        number = self._ask(cmd, timeout_s, stdin, deadline_s)
+        return self._reply_to({number}, deadline_s)
 
-    def _connected(self) -> JsonLines:
+    def await_boot_id(self, deadline_s: float) -> str:
+        """Wait until the machine answers; return its boot id. Raises TimeoutError at the deadline.
+
+        It is asked again and again, because a question put while it resets is lost; the answer to any of them
+        will do, because a slow machine may answer the first when the third has been asked.
+        """
+        numbers = set()
+        while True:
+            numbers.add(self._ask("cat /proc/sys/kernel/random/boot_id", ASK_AGAIN_S, b"", deadline_s))
+            try:
+                return self._reply_to(numbers, min(deadline_s, time.monotonic() + ASK_AGAIN_S)).out.strip()
+            except TimeoutError:
+                if time.monotonic() >= deadline_s:
+                    raise
+
+    def _ask(self, cmd: str, timeout_s: float, stdin: bytes, deadline_s: float) -> int:
         if self._lines is None:
             self._lines = JsonLines(self._socket)
-        return self._lines
+        number = next(self._numbers)
+        encoded = base64.b64encode(stdin).decode()
+        self._lines.send({"id": number, "cmd": cmd, "timeout_s": timeout_s, "stdin": encoded}, deadline_s)
+        return number
+
+    def _reply_to(self, numbers: AbstractSet[int], deadline_s: float) -> Result:
+        if self._lines is None:
+            raise GuestError("the connection has been closed")
+        while True:
+            reply = self._lines.receive(deadline_s)
+            # replies to what an earlier caller gave up on are not ours
+            if reply.get("id") in numbers:
+                return _result(reply)
 
 
 def _result(reply: dict[str, Any]) -> Result:
     out, err = (base64.b64decode(reply[name]).decode(errors="replace") for name in ("out", "err"))
     return Result(reply["rc"], out, err)
-
-
-def await_answer(shell: Shell, deadline_s: float) -> str:
-    """Wait until the machine answers; return its boot id. Raises TimeoutError at the deadline."""
-    while True:
-        remaining_s = deadline_s - time.monotonic()
-        if remaining_s <= 0:
-            raise TimeoutError
-        try:
-            # asked again and again: what is asked while the machine resets gets no answer
-            return shell.run("cat /proc/sys/kernel/random/boot_id", timeout_s=2, grace_s=1).out.strip()
-        except TimeoutError:
-            continue
-        except GuestError:
-            shell.close()
-            raise

@@ -15,7 +15,7 @@ from lab.image import GUEST, Image, ensure_image, scratch_directory
 from lab.paths import locked
 from lab.progress import Progress
 from lab.qmp import Monitor
-from lab.shell import Result, Shell, await_answer
+from lab.shell import Result, Shell
 
 # 50 s alone on two cores under software emulation, 150 s beside four other machines
 COLD_BOOT_TIMEOUT_S = 600.0
@@ -128,7 +128,7 @@ def make(spec: Spec, hardware: qemu.Hardware, disk: Path, progress: Progress) ->
 def prepare(spec: Spec, directory: Path, progress: Progress) -> None:
     """Run what belongs to the arrangement, reboot into the result, leave it quiet."""
     shell = Shell(directory / qemu.SHELL_SOCKET)
-    await_answer(shell, time.monotonic() + COLD_BOOT_TIMEOUT_S)
+    shell.await_boot_id(time.monotonic() + COLD_BOOT_TIMEOUT_S)
     progress.say("the file systems are there, services are starting")
     await_settled(shell)
     progress.say("booted; preparing")
@@ -165,4 +165,4 @@ def reboot(shell: Shell, directory: Path, timeout_s: float) -> None:
     with Monitor(directory / qemu.QMP_SOCKET) as monitor:
         required(shell, "systemctl reboot --no-block")
         monitor.await_event("RESET", deadline_s)
-    await_answer(shell, deadline_s)
+    shell.await_boot_id(deadline_s)

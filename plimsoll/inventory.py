@@ -185,9 +185,7 @@ class _Reader:
         self._check_controls()
         defaults = self._policy(None)
         groups = {name: tuple(dict.fromkeys(entry.hosts)) for name, entry in self.file.groups.items()}
-        waivers = tuple(
-            Waiver(entry.control, entry.hosts, entry.reason, entry.until) for entry in self.file.waivers
-        )
+        waivers = tuple(Waiver(entry.control, entry.hosts, entry.reason, entry.until) for entry in self.file.waivers)
         hosts = {name: self._host(name, waivers) for name in self.file.hosts}
         return Inventory(self.path, hosts, groups, defaults, waivers)
 
@@ -198,9 +196,7 @@ class _Reader:
             message = "there is no such file: create it, or set PLIMSOLL_INVENTORY to the right one"
             raise InventoryError(message, _shown(self.path), None) from None
         except OSError as error:
-            raise InventoryError(
-                f"cannot be read: {error.strerror or error}", _shown(self.path), None
-            ) from None
+            raise InventoryError(f"cannot be read: {error.strerror or error}", _shown(self.path), None) from None
         except yaml_lines.YamlError as error:
             raise InventoryError(error.message, _shown(self.path), error.line) from None
 
@@ -280,9 +276,7 @@ class _Reader:
                 hint = nearest(waiver.control, {*specs, *trims})
                 self._fail(("waivers", index, "control"), f"unknown control {waiver.control!r}; {hint}")
 
-    def _check_value(
-        self, path: yaml_lines.Path, control: str, raw: object, specs: Mapping[str, ValueSpec]
-    ) -> None:
+    def _check_value(self, path: yaml_lines.Path, control: str, raw: object, specs: Mapping[str, ValueSpec]) -> None:
         where = (*path, control)
         if control not in specs:
             self._fail(where, f"unknown control {control!r} in {_dotted(path)}; {nearest(control, specs)}")

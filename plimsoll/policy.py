@@ -91,9 +91,7 @@ class Model(BaseModel):
         for key in section:
             if key not in cls.model_fields:
                 hint = nearest(str(key), cls.model_fields)
-                raise PydanticCustomError(
-                    "unknown_key", "unknown key {key}; {hint}", {"key": key, "hint": hint}
-                )
+                raise PydanticCustomError("unknown_key", "unknown key {key}; {hint}", {"key": key, "hint": hint})
         return section
 
 
@@ -215,9 +213,9 @@ class Policy(Model):
     """What one host should be like. Valid as a whole: no line of memory lies above the one before it."""
 
     layers: Layers = Layers()
-    values: Annotated[
-        Mapping[str, Annotated[Scalar, BeforeValidator(_scalar)]], BeforeValidator(as_mapping)
-    ] = Field(default_factory=dict)
+    values: Annotated[Mapping[str, Annotated[Scalar, BeforeValidator(_scalar)]], BeforeValidator(as_mapping)] = Field(
+        default_factory=dict
+    )
     ladder: Ladder = Ladder()
     earlyoom: Earlyoom = Earlyoom()
     sshd: Sshd = Sshd()

@@ -184,9 +184,7 @@ def _scalar(node: yaml.ScalarNode) -> object:
     if kind in {"int", "float"}:
         return _number(node, kind, text)
     if node.tag == _AMBIGUOUS:
-        raise _error(
-            node, f"programs read {text} differently: write a plain decimal number, or put it in quotes"
-        )
+        raise _error(node, f"programs read {text} differently: write a plain decimal number, or put it in quotes")
     raise _error(node, f"the tag {node.tag!r}: write plain YAML")
 
 

@@ -20,12 +20,12 @@ PAGE = ROOT / "docs" / "test-results.md"
 
 def collect() -> list[str]:
     """Return the node ids of every test there is."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "--no-header", "-o", "addopts="]
-    options = ["--import-mode=importlib", "--strict-markers"]
-    done = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    nodes = [line for line in done.stdout.splitlines() if "::" in line]
+    if done.returncode or not nodes:
         sys.exit(f"the tests cannot be collected:\n{done.stdout}{done.stderr}")
-    return [line for line in done.stdout.splitlines() if "::" in line]
+    return nodes
 
 
 def page(results: dict[str, dict[str, Any] | None], of_tree: str) -> str:
@@ -35,16 +35,12 @@ def page(results: dict[str, dict[str, Any] | None], of_tree: str) -> str:
     bad = [node for node, outcome in outcomes.items() if outcome != "passed"]
     if bad:
         lines += ["", "## Not passed", ""]
-        lines += [
-            f"- {outcomes[node]}: `{node}` {(results[node] or {}).get('reason', '')}".rstrip() for node in bad
-        ]
+        lines += [f"- {outcomes[node]}: `{node}` {(results[node] or {}).get('reason', '')}".rstrip() for node in bad]
     return "\n".join(lines) + "\n"
 
 
 def _summary(results: dict[str, dict[str, Any] | None], outcomes: dict[str, str], of_tree: str) -> list[str]:
-    counts = [
-        f"{list(outcomes.values()).count(kind)} {kind}" for kind in ("passed", "failed", "skipped", "not run")
-    ]
+    counts = [f"{list(outcomes.values()).count(kind)} {kind}" for kind in ("passed", "failed", "skipped", "not run")]
     last_s = max((found["at_s"] for found in results.values() if found), default=0)
     day = datetime.fromtimestamp(last_s, UTC).date().isoformat() if last_s else "never"
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"

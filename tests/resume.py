@@ -98,9 +98,7 @@ class _Recorder:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--resume`."""
-    parser.addoption(
-        "--resume", action="store_true", help="keep results, skip what passed for the same files"
-    )
+    parser.addoption("--resume", action="store_true", help="keep results, skip what passed for the same files")
 
 
 def pytest_configure(config: pytest.Config) -> None:

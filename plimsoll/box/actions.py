@@ -16,6 +16,8 @@ from plimsoll.box.resolve import sysctl_key
 
 LOCK_TIMEOUT_S = 120
 """How long apt waits for another package manager; an unattended upgrade of a few packages takes less."""
+SSHD_UNITS = ("ssh.service", "sshd.service")
+SSHD_SOCKET = "ssh.socket"
 NEVER_MOVED = re.compile(r"(lib)?nvidia|linux-(image|headers|modules|nvidia)|cuda|dgx|mlnx|doca")
 """Installing a small daemon must not drag a driver, a kernel or NVIDIA's own kit to another version."""
 
@@ -114,6 +116,32 @@ def _systemctl(verb: str) -> Callable[..., str]:
     return perform
 
 
+def set_unit(host: Host, unit: str, verbs: Sequence[str]) -> None:
+    """Carry out systemctl verbs on a unit; never leaves sshd with nobody who listens. Raises ActionError."""
+    for verb in verbs:
+        if (verb, unit.endswith(".socket")) == ("start", True):
+            _start_socket(host, unit)
+            continue
+        if verb == "stop" and unit in SSHD_UNITS and unit_state(host, SSHD_SOCKET)["activity"] != "active":
+            raise ActionError(f"{unit} is left running: {SSHD_SOCKET} does not listen, so that no login would work")
+        _must(host, "systemctl", verb, "--", unit)
+
+
+def _start_socket(host: Host, socket: str) -> None:
+    """Start a socket whose service holds the port: the service stops for that moment, and runs again afterwards."""
+    triggers = _must(host, "systemctl", "show", "-p", "Triggers", "--value", "--", socket).split()
+    running = [service for service in triggers if unit_state(host, service)["activity"] == "active"]
+    if set(running) & set(SSHD_UNITS):
+        _sshd_check(host)
+    for service in running:
+        _must(host, "systemctl", "stop", "--", service)
+    try:
+        _must(host, "systemctl", "start", "--", socket)
+    finally:
+        for service in running:
+            _must(host, "systemctl", "start", "--", service)
+
+
 def _sshd_program(host: Host) -> str:
     # Without its run directory, which a stopped unit has taken away, sshd refuses even to check.
     os.makedirs(host.path("/run/sshd"), mode=0o755, exist_ok=True)
@@ -162,10 +190,20 @@ def _retire_socket(host: Host, socket: str, service: str) -> str:
 # --- packages ---------------------------------------------------------------------------------------
 
 
-def _observe_install(host: Host, package: str) -> Entries:
+ABSENT = "absent"
+CONFIGURATION_ONLY = "config-files"
+"""dpkg's word for a package that was removed and not purged."""
+
+
+def package_status(host: Host, package: str) -> str:
+    """Return dpkg's status of a package (`installed`, `config-files`, `half-configured`, …), or `absent`."""
     ran = host.run("dpkg-query", "-W", "-f", "${db:Status-Status}", package)
-    installed = ran.code == 0 and ran.out == "installed"
-    return [] if installed else [{"kind": "package", "key": package, "old": "absent"}]
+    return ran.out if ran.code == 0 and ran.out != "not-installed" else ABSENT
+
+
+def _observe_install(host: Host, package: str) -> Entries:
+    status = package_status(host, package)
+    return [{"kind": "package", "key": package, "old": status}] if status in (ABSENT, CONFIGURATION_ONLY) else []
 
 
 def moved_packages(simulation: str) -> list[str]:
@@ -201,19 +239,25 @@ def _fetch(host: Host, package: str) -> str:
 
 def _install(host: Host, package: str) -> str:
     done = _apt(host, "-y", "install", package)
+    if "Could not get lock" in done.err:
+        raise Pending(f"another package manager is at work: {done.problem}")
     if done.code != 0:
         raise ActionError(f"the package {package} was fetched but could not be installed: {done.problem}")
     return f"installed {package}"
 
 
-def purge(host: Host, package: str) -> str:
-    """Remove a package that we installed, its configuration included; raises ActionError if more would go."""
-    simulated = _apt(host, "--simulate", "purge", package)
-    others = [p for p in moved_packages(simulated.out.replace("Purg ", "Remv ")) if p != package]
-    if simulated.code == 0 and not others:
-        simulated = _apt(host, "-y", "purge", package)
-    if simulated.code != 0 or others:
-        why = f"{', '.join(others)} would be removed too" if others else simulated.problem
+def remove_package(host: Host, package: str, old: str) -> str:
+    """Remove a package that we installed, its configuration included if there was none before.
+
+    Raises ActionError if more would go.
+    """
+    verb = "purge" if old == ABSENT else "remove"
+    ran = _apt(host, "--simulate", verb, package)
+    others = [p for p in moved_packages(ran.out.replace("Purg ", "Remv ")) if p != package]
+    if ran.code == 0 and not others:
+        ran = _apt(host, "-y", verb, package)
+    if ran.code != 0 or others:
+        why = f"{', '.join(others)} would be removed too" if others else ran.problem
         raise ActionError(f"the package {package} was not removed: {why}")
     return f"removed the package {package}"
 

@@ -1,7 +1,7 @@
 """Carry out the plan of one layer on the host: all files or none, and nothing before it is recorded.
 
-Order: stage every new file beside its target, record in the ledger what all files and actions will
-overwrite, rename the staged files into place, act. A reset at any point leaves every file whole, and the
+Order: record in the ledger what all files and actions will overwrite, stage every new file beside its
+target, rename the staged files into place, act. A reset at any point leaves every file whole, and the
 ledger ahead of the change.
 """
 
@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.box import actions, files, ledger, managers
@@ -26,12 +27,12 @@ class Refused(Exception):  # noqa: N818  # says what happened, as the exit code 
 
 
 @contextmanager
-def exclusively(host: Host) -> Iterator[None]:
-    """Hold the one lock under which a host is changed; raises Refused at once when it is taken."""
+def exclusively(host: Host, *, wait: bool = False) -> Iterator[None]:
+    """Hold the one lock under which a host is changed; when it is taken, wait or raise Refused at once."""
     os.makedirs(host.path(os.path.dirname(LOCK)), mode=0o755, exist_ok=True)
     descriptor = os.open(host.path(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
     except BlockingIOError as error:
         raise Refused("another plimsoll is changing this host; try again when it has ended") from error
@@ -50,18 +51,21 @@ def apply(plan: Mapping[str, Any], host: Host, program: bytes = b"") -> Iterator
     layer = plan["layer"]
     steps = [(actions.known(action), list(action[1:])) for action in plan["actions"]]
     entries = ledger.load(host)
+    sweep(host, entries)
     first, rest = _split_fetches(steps)
     yield from _perform(host, layer, entries, first)
-    staged = _stage(host, plan["files"], program)
-    try:
-        _record(host, layer, entries, [*_observed_files(host, staged), *_observed(host, rest)])
-        for file, temporary in staged:
-            files.put_in_place(temporary, host.path(file["path"]))
-            yield f"wrote {file['path']}"
-    finally:
-        _discard(staged)
+    wanted = [_New.of(file, program) for file in plan["files"]]
+    _record(host, layer, entries, [*_observed_files(host, wanted), *_observed(host, rest)])
+    yield from _write(host, wanted)
     yield from _perform(host, layer, entries, rest)
     managers.remember_pending(host, layer, None)
+
+
+def sweep(host: Host, entries: list[dict[str, Any]]) -> None:
+    """Remove what a run that was cut off has staged and not put in place; only under the lock."""
+    for entry in entries:
+        if entry["kind"] == "file":
+            files.sweep(host.path(entry["key"]))
 
 
 Steps = list[tuple[actions.Action, list[str]]]
@@ -95,51 +99,62 @@ def _record(host: Host, layer: str, entries: list[dict[str, Any]], new: list[dic
         if known is None:
             entries.append({"layer": layer, **entry})
         elif "ours" in entry:
-            known["ours"] = entry["ours"]
+            known["ours"] = list(dict.fromkeys([*known["ours"], *entry["ours"]]))
+            known["after"] = entry["after"]
     if ledger.digest(entries) != before:
         ledger.save(host, entries)
 
 
 # --- files ------------------------------------------------------------------------------------------
 
-Staged = list[tuple[dict[str, Any], str]]
-"""Files of a plan, each with what is to be recorded of it and the temporary path it lies at."""
+
+@dataclass(frozen=True)
+class _New:
+    """A file of a plan."""
+
+    path: str
+    content: bytes
+    mode: int
+    after: list[str]
+    """The actions that have to follow when it is taken away again."""
+
+    @classmethod
+    def of(cls, file: Mapping[str, Any], program: bytes) -> "_New":
+        content = program if file.get("program") else file["content"].encode()
+        return cls(file["path"], content, int(file["mode"], 8), file["after"])
 
 
-def _stage(host: Host, wanted: list[Mapping[str, Any]], program: bytes) -> Staged:
-    """Write every new content beside its target; on any failure nothing is left behind and the error is raised."""
-    staged: Staged = []
+def _observed_files(host: Host, wanted: list[_New]) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = []
+    for file in wanted:
+        missing = files.missing_directories(os.path.dirname(host.path(file.path)))
+        entries.extend({"kind": "directory", "key": d.removeprefix(host.root), "old": "absent"} for d in missing)
+        # a list, because a run can be cut off between this and the new content: both are then ours
+        ours = [hashlib.sha256(file.content).hexdigest()]
+        old = observe_file(host, file.path)
+        entries.append({"kind": "file", "key": file.path, "old": old, "ours": ours, "after": file.after})
+    return entries
+
+
+def _write(host: Host, wanted: list[_New]) -> Iterator[str]:
+    """Stage all files, then put all in place; a failure of the former leaves nothing behind and is raised."""
+    staged: list[tuple[_New, str]] = []
     created: list[str] = []
     try:
         for file in wanted:
-            content = program if file.get("program") else file["content"].encode()
-            path = host.path(file["path"])
-            made = files.make_directories(os.path.dirname(path))
-            created.extend(made)
-            files.sweep(path)
-            described = {**file, "ours": hashlib.sha256(content).hexdigest(), "created": made}
-            staged.append((described, files.stage(path, content, int(file["mode"], 8))))
-    except BaseException:
-        _discard(staged)
+            path = host.path(file.path)
+            created.extend(files.make_directories(os.path.dirname(path)))
+            staged.append((file, files.stage(path, file.content, file.mode)))
+        created.clear()
+        for file, temporary in staged:
+            files.put_in_place(temporary, host.path(file.path))
+            yield f"wrote {file.path}"
+    finally:
+        for _file, temporary in staged:
+            if os.path.exists(temporary):
+                os.unlink(temporary)
         for directory in reversed(created):
             os.rmdir(directory)
-        raise
-    return staged
-
-
-def _discard(staged: Staged) -> None:
-    for _file, temporary in staged:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
-
-
-def _observed_files(host: Host, staged: Staged) -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = []
-    for file, _temporary in staged:
-        entries.extend({"kind": "directory", "key": d, "old": "absent"} for d in file["created"])
-        old = observe_file(host, file["path"])
-        entries.append({"kind": "file", "key": file["path"], "old": old, "ours": file["ours"], "after": file["after"]})
-    return entries
 
 
 def observe_file(host: Host, path: str) -> dict[str, Any]:

@@ -3,14 +3,15 @@
 import argparse
 import json
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 from plimsoll.box import actions, apply, ledger, revert, rollback, state, verify
 from plimsoll.box.host import Host
 from plimsoll.box.judge import exit_code
-from plimsoll.box.model import Request
+from plimsoll.box.model import LAYERS, Request
 
 GOOD, INTERNAL, DRIFT, UNKNOWN, USAGE, REFUSED, INTERRUPTED = 0, 1, 2, 3, 4, 75, 130
 
@@ -29,14 +30,14 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--strict", action="store_true", help="let what is pending count as drift")
     check.add_argument("--notify", action="store_true", help="run the notify command of the policy if anything is bad")
     back = commands.add_parser("revert", help="put everything back as it was before the first deploy")
-    back.add_argument("--layer", help="only what this layer changed")
+    back.add_argument("--layer", choices=LAYERS, metavar="LAYER", help="only what this layer changed")
     back.add_argument("--dry", action="store_true", help="say what would be put back, and change nothing")
     show = commands.add_parser("state", help="print the live state as JSON")
     show.add_argument("--request", default="{}", help="JSON: what to read beyond the fixed sections")
     commands.add_parser("apply", help="carry out one layer of a deploy, whose plan is read from standard input")
     guard = commands.add_parser("rollback", help="the way back that deploy.py arms while it changes sshd")
     guard.add_argument("verb", choices=("arm", "disarm", "fire"))
-    guard.add_argument("--layer", default="sshd")
+    guard.add_argument("--layer", default=rollback.LAYER, choices=LAYERS)
     guard.add_argument("--delay-s", type=int, default=rollback.DEFAULT_DELAY_S)
     return parser
 
@@ -100,50 +101,72 @@ def _apply(_arguments: argparse.Namespace, host: Host, program: bytes) -> int:
         plan = json.load(sys.stdin)
     except ValueError as error:
         return _fail(USAGE, f"the plan is not JSON: {error}")
+    _carry_on_without_a_terminal()
     with apply.exclusively(host):
         try:
             for line in apply.apply(plan, host, program):
-                print(line, flush=True)
+                _say(line)
         except actions.Pending as reason:
-            print(f"pending: {reason}")
+            _say(f"pending: {reason}")
     return GOOD
+
+
+def _carry_on_without_a_terminal() -> None:
+    """Carry a change to its end when the connection that it came in by is lost."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def _say(line: str) -> None:
+    """Print a line; nobody may be there to read it any more."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _revert(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
     if _need_root():
         return _fail(USAGE, "reverting needs root: use sudo")
+    if arguments.layer == revert.PROGRAM_LAYER:
+        return _fail(USAGE, "the layer box is the program that puts the others back: revert all, without --layer")
     if arguments.dry:
-        chosen = revert.selected(ledger.load(host), arguments.layer)
-        print("\n".join(map(revert.describe, chosen)) or "nothing is recorded: nothing to put back")
-        return GOOD
+        return _report(revert.preview(host, arguments.layer))
+    _carry_on_without_a_terminal()
     with apply.exclusively(host):
-        return _report_revert(host, arguments.layer)
+        code = _report(revert.revert(host, arguments.layer))
+        if arguments.layer in (None, rollback.LAYER) and rollback.is_armed(host):
+            _say(rollback.disarm(host))
+    return code
 
 
-def _report_revert(host: Host, layer: str | None) -> int:
-    failed = nothing = 0
-    for outcome, line in revert.revert(host, layer):
-        nothing += 1
-        failed += outcome == "failed"
-        print(line if outcome == "done" else f"{outcome}: {line}", flush=True)
-    if not nothing:
-        print("nothing to put back")
-    return INTERNAL if failed else GOOD
+def _report(outcomes: Iterable[tuple[str, str]]) -> int:
+    found = []
+    for outcome, line in outcomes:
+        found.append(outcome)
+        _say(line if outcome == "done" else f"{outcome}: {line}")
+    if not found:
+        _say("nothing to put back")
+    return INTERNAL if "failed" in found else GOOD
 
 
 def _rollback(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
     if _need_root():
         return _fail(USAGE, "this needs root: use sudo")
-    if arguments.verb == "arm":
-        print(rollback.arm(host, arguments.layer, arguments.delay_s))
-    elif arguments.verb == "disarm":
-        print(rollback.disarm(host))
-    else:
-        with apply.exclusively(host):
-            code = _report_revert(host, arguments.layer)
-        print(rollback.disarm(host))
-        return code
-    return GOOD
+    _carry_on_without_a_terminal()
+    if arguments.verb == "disarm":
+        _say(rollback.disarm(host))
+        return GOOD
+    # a change that is under way is waited for: it may be what is to be taken back
+    with apply.exclusively(host, wait=True):
+        if arguments.verb == "arm":
+            _say(rollback.arm(host, arguments.layer, arguments.delay_s))
+            return GOOD
+        if not rollback.is_armed(host):
+            _say("nothing was armed: a login was proven meanwhile")
+            return GOOD
+        code = _report(revert.revert(host, arguments.layer))
+        _say(rollback.disarm(host))
+    return code
 
 
 _COMMANDS = {"verify": _verify, "state": _state, "apply": _apply, "revert": _revert, "rollback": _rollback}

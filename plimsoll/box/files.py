@@ -50,20 +50,28 @@ def sync_directory(directory: str) -> None:
         os.close(descriptor)
 
 
-def make_directories(directory: str) -> list[str]:
-    """Create what is missing of a directory's path, 0755; return what was created, the outermost first."""
+def missing_directories(directory: str) -> list[str]:
+    """Return what of a directory's path is not there yet, the outermost first."""
     missing = []
     while not os.path.isdir(directory):
         missing.append(directory)
         directory = os.path.dirname(directory)
-    for path in reversed(missing):
-        os.mkdir(path, 0o755)
     return list(reversed(missing))
+
+
+def make_directories(directory: str) -> list[str]:
+    """Create what is missing of a directory's path, 0755; return what was created, the outermost first."""
+    missing = missing_directories(directory)
+    for path in missing:
+        os.mkdir(path, 0o755)
+    return missing
 
 
 def sweep(path: str) -> None:
     """Remove the temporary files that a run which was cut off left beside `path`."""
     directory, name = os.path.split(path)
+    if not os.path.isdir(directory):
+        return
     for found in os.listdir(directory):
         if found.startswith(f".{name}.") and found.endswith(TEMPORARY_SUFFIX):
             os.unlink(f"{directory}/{found}")

@@ -76,6 +76,9 @@ class Host:
             return {"path": path, "masked": True}
         try:
             found: dict[str, Any] = {"path": path, "text": self.text(path)}
+        except (FileNotFoundError, IsADirectoryError):
+            # A link to nowhere, or a directory of that name, still hides its namesakes (seen with systemd 252).
+            return {"path": path, "masked": True}
         except OSError as error:
             return {"path": path, "error": error.strerror or str(error)}
         if os.path.islink(real):

@@ -8,8 +8,8 @@ import datetime
 from collections.abc import Iterable, Mapping
 
 from plimsoll.box.model import BAD, Judgement, State, Verdict, Wanted
+from plimsoll.box.quantities import same_value
 from plimsoll.box.readings import Reading, reading
-from plimsoll.box.resolve import same_value
 
 
 def judge(wanted: Iterable[Wanted], state: State, today: datetime.date) -> list[Judgement]:
@@ -21,9 +21,10 @@ def judge_one(control: Wanted, state: State, today: datetime.date) -> Judgement:
     """Judge one control; a reading that breaks on a malformed state is `unknown` with the reason."""
     try:
         found = reading(control, state)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        found = Reading(unknown=f"the state of the host is not in the expected form: {error!r}")
-    verdict, reason = _verdict(control, found, today)
+        verdict, reason = _verdict(control, found, today)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        found = Reading()
+        verdict, reason = Verdict.UNKNOWN, f"the state of the host is not in the expected form: {error!r}"
     waiting = _waiting(control.layer, state)
     if verdict in BAD and waiting:
         verdict, reason = Verdict.PENDING, waiting
@@ -61,8 +62,10 @@ def _verdict(control: Wanted, found: Reading, today: datetime.date) -> tuple[Ver
 
 
 def _compare(control: Wanted, found: Reading) -> tuple[Verdict, str]:
-    live_right = found.live_right if found.live_right is not None else same_value(found.live, control.value)
-    kept_right = same_value(found.persisted, control.value)
+    live_right = found.live_right
+    if live_right is None:
+        live_right = same_value(control.kind, control.name, found.live, control.value)
+    kept_right = same_value(control.kind, control.name, found.persisted, control.value)
     place = found.decided_by
     if not kept_right and place is not None and found.ours_present and place.file != control.file:
         return Verdict.SHADOWED, f"{place.file}:{place.line} sets {found.persisted} and wins over {control.file}"

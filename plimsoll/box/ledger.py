@@ -2,7 +2,7 @@
 
 `/var/lib/plimsoll/ledger.json` (0600) holds one entry a thing touched, in the order of first touch. The
 first value stays for ever: a second run, or a later version, adds entries and changes only `ours`, the
-hash of what we wrote last, by which a later foreign change is told from our own.
+hashes of what we wrote or were about to, by which a later foreign change is told from our own, and `after`.
 """
 
 import hashlib
@@ -10,12 +10,13 @@ import json
 import os
 from typing import Any
 
-from plimsoll.box.files import write_atomically
+from plimsoll.box.files import sweep, sync_directory, write_atomically
 from plimsoll.box.host import Host
 
 PATH = "/var/lib/plimsoll/ledger.json"
 SCHEMA = "plimsoll.ledger/1"
-KINDS = ("file", "directory", "sysctl", "cgroup", "score", "unit", "package")
+KINDS = ("file", "directory", "sysctl", "cgroup", "unit", "package")
+FIELDS = {"kind", "key", "layer", "old"}
 
 
 class LedgerError(Exception):
@@ -40,7 +41,7 @@ def load(host: Host) -> list[dict[str, Any]]:
         raise LedgerError(f"{PATH}: {error.strerror}") from error
     try:
         return _checked(json.loads(text))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise LedgerError(
             f"{PATH}: damaged ({error}); nothing was changed. Restore it from a backup, or move it away to "
             "start anew: what was there before Plimsoll is then no longer known."
@@ -54,16 +55,36 @@ def _checked(data: Any) -> list[dict[str, Any]]:  # noqa: ANN401  # whatever the
     if digest(entries) != data["sha256"]:
         raise ValueError("its checksum does not match its entries")
     for entry in entries:
-        if entry["kind"] not in KINDS:
-            raise ValueError(f"an entry of unknown kind {entry['kind']}")
+        if entry["kind"] not in KINDS or not entry.keys() >= FIELDS:
+            raise ValueError(f"an entry that this version does not know, of kind {entry['kind']}")
     return entries
 
 
 def save(host: Host, entries: list[dict[str, Any]]) -> None:
-    """Write the entries, whole or not at all, and wait until they are on disk; raises OSError."""
+    """Write the entries, whole or not at all, and wait until they are on disk; raises OSError.
+
+    With nothing left to put back there is no ledger.
+    """
+    if not entries:
+        _remove(host)
+        return
     text = json.dumps({"schema": SCHEMA, "sha256": digest(entries), "entries": entries}, indent=1)
     os.makedirs(host.path(os.path.dirname(PATH)), mode=0o755, exist_ok=True)
+    sweep(host.path(PATH))
     write_atomically(host.path(PATH), text.encode(), mode=0o600)
+
+
+def _remove(host: Host) -> None:
+    path = host.path(PATH)
+    directory = os.path.dirname(path)
+    if not os.path.isdir(directory):
+        return
+    sweep(path)
+    if os.path.lexists(path):
+        os.unlink(path)
+        sync_directory(directory)
+    if not os.listdir(directory):
+        os.rmdir(directory)
 
 
 def find(entries: list[dict[str, Any]], kind: str, key: str) -> dict[str, Any] | None:

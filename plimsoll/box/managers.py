@@ -17,6 +17,8 @@ from plimsoll.box.ledger import read_json
 from plimsoll.box.state import PROOFS
 
 PROBE = ("cat", "/proc/self/oom_score_adj")
+ANSWER_TIMEOUT_S = 90
+"""Both calls open a session of the user, as a login does: logins of 50 s were seen on a box under memory pressure."""
 
 
 def apply_score(host: Host, score: int) -> str:
@@ -41,9 +43,10 @@ def _convert(host: Host, manager: dict[str, Any], score: int) -> int | None:
     except (OSError, KeyError):
         return None
     machine = f"--machine={name}@.host"
-    if host.run("systemctl", "--user", machine, "daemon-reload").code != 0:
+    if host.run("systemctl", "--user", machine, "daemon-reload", timeout_s=ANSWER_TIMEOUT_S).code != 0:
         return None
-    probe = host.run("systemd-run", "--user", machine, "--quiet", "--wait", "--pipe", "--collect", *PROBE)
+    command = ("systemd-run", "--user", machine, "--quiet", "--wait", "--pipe", "--collect", *PROBE)
+    probe = host.run(*command, timeout_s=ANSWER_TIMEOUT_S)
     return int(probe.out) if probe.code == 0 and probe.out.strip().lstrip("-").isdigit() else None
 
 

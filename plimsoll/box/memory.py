@@ -3,6 +3,7 @@
 A missing field is None and stays None through every sum: an unknown figure is never taken for zero.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,9 @@ VMSTAT_KEYS = (
     "compact_stall",
     "compact_fail",
 )
+_COUNT = re.compile(r"[0-9]+")
+_PAIR = re.compile(r"([a-z0-9]+)=([0-9]+(?:\.[0-9]+)?)(?!\S)")
+_SWAP = re.compile(r"(\S+)\s+(\S+)\s+([0-9]+)\s+([0-9]+)(?!\S)")
 REGIME_C_MIN_KIB = 1 << 20
 """Below 1 GiB the difference of KReclaimable and SReclaimable says nothing: idle boxes show up to 0.3 GiB."""
 
@@ -26,7 +30,7 @@ def parse_meminfo(text: str) -> dict[str, int]:
     for line in text.splitlines():
         name, _, rest = line.partition(":")
         words = rest.split()
-        if words and words[0].isdigit():
+        if words and words[0].isascii() and words[0].isdigit():
             found[name.strip()] = int(words[0])
     return found
 
@@ -35,10 +39,23 @@ def parse_pressure(text: str) -> dict[str, dict[str, float]]:
     """Return a PSI file as `{"some": {"avg10": …, "total": …}, "full": …}`, percent and microseconds."""
     found = {}
     for line in text.splitlines():
-        kind, *pairs = line.split()
-        split = (pair.split("=", 1) for pair in pairs if "=" in pair)
-        found[kind] = {key: float(value) for key, value in split}
+        kind, *rest = line.split() or [""]
+        if kind in ("some", "full"):
+            found[kind] = {key: float(value) for key, value in _PAIR.findall(" ".join(rest))}
     return found
+
+
+def parse_vmstat(text: str) -> dict[str, int]:
+    """Return those counters of /proc/vmstat that are used here; one that a kernel does not have is missing."""
+    rows = (line.split() for line in text.splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[0] in VMSTAT_KEYS and _COUNT.fullmatch(row[1])}  # noqa: PLR2004  # a name and a value
+
+
+def parse_swaps(text: str) -> list[dict[str, Any]]:
+    r"""Return the rows of /proc/swaps, sizes in KiB; a blank in a path is written `\040` there."""
+    rows = [_SWAP.match(line) for line in text.splitlines()[1:]]
+    found = (row.groups() for row in rows if row)
+    return [{"path": p, "type": t, "size_kib": int(size), "used_kib": int(used)} for p, t, size, used in found]
 
 
 def misc_reclaimable_kib(meminfo: Mapping[str, int]) -> int | None:
@@ -48,18 +65,30 @@ def misc_reclaimable_kib(meminfo: Mapping[str, int]) -> int | None:
     return meminfo["KReclaimable"] - meminfo["SReclaimable"]
 
 
+def inconsistencies(meminfo: Mapping[str, int]) -> list[str]:
+    """Return what in /proc/meminfo cannot be true; such figures are left out of every sum."""
+    found = []
+    free, total = meminfo.get("CmaFree", 0), meminfo.get("CmaTotal", 0)
+    if free > total:
+        found.append(f"CmaFree ({free} kB) exceeds CmaTotal ({total} kB): the kernel's accounting of CMA is off")
+    misc = misc_reclaimable_kib(meminfo)
+    if misc is not None and misc < 0:
+        found.append(f"SReclaimable exceeds KReclaimable, which contains it, by {-misc} kB")
+    return found
+
+
 def available_kib(meminfo: Mapping[str, int]) -> int | None:
     """Return MemAvailable less what only looks reclaimable and less CMA that ordinary allocations cannot use.
 
     CmaFree above CmaTotal (seen with kexec handover: 0 total, 940604 kB free) is inconsistent and is not
-    subtracted.
+    subtracted. Never below 0, as MemAvailable is not.
     """
     misc = misc_reclaimable_kib(meminfo)
     if misc is None or "MemAvailable" not in meminfo:
         return None
     cma_free = meminfo.get("CmaFree", 0)
     usable_cma = cma_free if cma_free <= meminfo.get("CmaTotal", 0) else 0
-    return meminfo["MemAvailable"] - misc - usable_cma
+    return max(0, meminfo["MemAvailable"] - max(0, misc) - usable_cma)
 
 
 def regime(meminfo: Mapping[str, int], driver: Mapping[str, Any]) -> dict[str, str]:
@@ -82,23 +111,16 @@ def regime(meminfo: Mapping[str, int], driver: Mapping[str, Any]) -> dict[str, s
 
 
 def read(host: Host, driver: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `{meminfo, vmstat, pressure, swaps, available_kib, regime}`; what cannot be read is None."""
+    """Return `{meminfo, vmstat, pressure, swaps, available_kib, inconsistencies, regime, basis}`; unknown is None."""
     meminfo = parse_meminfo(host.text_or_none("/proc/meminfo") or "")
-    vmstat = dict(line.split(" ", 1) for line in (host.text_or_none("/proc/vmstat") or "").splitlines())
     pressure = host.text_or_none("/proc/pressure/memory")
+    swaps = host.text_or_none("/proc/swaps")
     return {
         "meminfo": meminfo or None,
-        "vmstat": {key: int(vmstat[key]) for key in VMSTAT_KEYS if key in vmstat},
+        "vmstat": parse_vmstat(host.text_or_none("/proc/vmstat") or ""),
         "pressure": None if pressure is None else parse_pressure(pressure),
-        "swaps": _swaps(host),
+        "swaps": None if swaps is None else parse_swaps(swaps),
         "available_kib": available_kib(meminfo),
+        "inconsistencies": inconsistencies(meminfo),
         **regime(meminfo, driver),
     }
-
-
-def _swaps(host: Host) -> list[dict[str, Any]] | None:
-    text = host.text_or_none("/proc/swaps")
-    if text is None:
-        return None
-    rows = [line.split() for line in text.splitlines()[1:]]
-    return [{"path": r[0], "type": r[1], "size_kib": int(r[2]), "used_kib": int(r[3])} for r in rows]

@@ -16,6 +16,20 @@ AUDIT_SCHEMA = "plimsoll.audit/1"
 STATE_SCHEMA = "plimsoll.state/1"
 PLAN_SCHEMA = "plimsoll.plan/1"
 
+LAYERS = (
+    "box",
+    "kernel",
+    "slices",
+    "journald",
+    "sshd",
+    "user_manager",
+    "earlyoom",
+    "recovery",
+    "driver_option",
+    "trims",
+)
+"""The order in which a deploy goes: what others stand on first, what is opt-in last."""
+
 State = Mapping[str, Any]
 """The JSON that `plimsoll.box.state.read` returns; see that module for its sections."""
 

@@ -93,7 +93,7 @@ def encrypted_root(host: Host) -> bool | None:
     text = host.text_or_none("/etc/crypttab")
     if text is None:
         return None
-    rows = [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    rows = [line.split() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     unattended = ("tpm2-device", "fido2-device", "keyscript=", "/dev/urandom", "/dev/random", "noauto")
     asking = (row for row in rows if not any(u in " ".join(row) for u in unattended))
     return any((row[2:3] or ["none"])[0] in ("none", "-") for row in asking)

@@ -7,16 +7,17 @@ from typing import Any
 
 from plimsoll.box import cmdline, scores
 from plimsoll.box.model import Kind, Place, State, Wanted
+from plimsoll.box.quantities import parse_bytes, parse_span_us
 from plimsoll.box.resolve import (
     Effective,
-    in_order,
+    FileText,
+    after_reboot,
     ini_value,
-    parse_bytes,
-    parse_span_us,
-    survives_reboot,
     sysctl_everywhere,
+    sysctl_key,
     sysctl_value,
     unit_files_in_order,
+    unreadable,
 )
 
 
@@ -63,12 +64,11 @@ def _sysctl(control: Wanted, state: State) -> Reading:
     if live.get("absent"):
         return Reading(unsupported=f"this kernel has no {control.target}")
     if "error" in live:
-        return Reading(unknown=f"/proc/sys/{control.target.replace('.', '/')}: {live['error']}")
+        return Reading(unknown=f"/proc/sys/{sysctl_key(control.target)}: {live['error']}")
     files = state["sysctl_files"]
-    read = [*in_order(files["sysctl_d"]), *([files["ufw"]] if files.get("ufw") else [])]
-    unreadable = next((f for f in read if "error" in f), None)
-    if unreadable:
-        return Reading(live=live["value"], unknown=f"{unreadable['path']}: {unreadable['error']}")
+    read = [*after_reboot(files["sysctl_d"]), *([files["ufw"]] if files.get("ufw") else [])]
+    if unreadable(read):
+        return Reading(live=live["value"], unknown=unreadable(read))
     kept = _kept(control, state, sysctl_value(read, control.target))
     return Reading(live=live["value"], note=_others(control, files), **kept)
 
@@ -80,14 +80,18 @@ def _others(control: Wanted, files: Mapping[str, Any]) -> str:
     return "also set in " + ", ".join(f"{p.file}:{p.line}" for p in places) if places else ""
 
 
-def _unit_property(control: Wanted, state: State) -> Reading:
+def _unit_unknown(control: Wanted, state: State) -> str:
     unit = state["units"].get(control.target, {"error": "was not read"})
-    if "error" in unit:
-        return Reading(unknown=unit["error"])
+    return str(unit["error"]) if "error" in unit else unreadable(unit_files_in_order(unit))
+
+
+def _unit_property(control: Wanted, state: State) -> Reading:
+    if unknown := _unit_unknown(control, state):
+        return Reading(unknown=unknown)
+    unit = state["units"][control.target]
     if unit["show"].get("LoadState") == "not-found":
         return Reading(unsupported=f"{control.target} is not on this host")
-    found = ini_value(unit_files_in_order(unit, after_reboot=True), control.section, control.name)
-    kept = _kept(control, state, found)
+    kept = _kept(control, state, ini_value(unit_files_in_order(unit), control.section, control.name))
     if control.name in CGROUP_FILE:
         return _cgroup_value(control, unit, kept, state)
     if control.target == "user@.service":
@@ -148,10 +152,10 @@ def _bytes_of(text: str) -> float:
 
 def _manager_property(control: Wanted, state: State) -> Reading:
     files = state["manager_files"][control.target]
-    texts = [f for f in (files["main"], *in_order(files["drop_ins"])) if f and survives_reboot(f)]
-    unreadable = next((f for f in texts if "error" in f), None)
-    if unreadable:
-        return Reading(unknown=f"{unreadable['path']}: {unreadable['error']}")
+    main: list[FileText] = [files["main"]] if files["main"] else []
+    texts = [*after_reboot(main), *after_reboot(files["drop_ins"])]
+    if unreadable(texts):
+        return Reading(unknown=unreadable(texts))
     kept = _kept(control, state, ini_value(texts, control.section, control.name))
     if control.target == "user":
         return _user_default(control, state, kept)
@@ -192,7 +196,7 @@ def _user_default(control: Wanted, state: State, kept: Mapping[str, Any]) -> Rea
     if waiting:
         names = ", ".join(waiting)
         return Reading(pending=f"the user manager of {names} runs with its old default until the next login", **kept)
-    return Reading(live=kept["persisted"], **kept)
+    return Reading(live=kept["persisted"], note=scores.preferred_victims(state, int(control.value)), **kept)
 
 
 def _user_manager_score(state: State, kept: Mapping[str, Any]) -> Reading:
@@ -204,11 +208,10 @@ def _user_manager_score(state: State, kept: Mapping[str, Any]) -> Reading:
 
 
 def _session_score(control: Wanted, state: State) -> Reading:
-    unit = state["units"].get(control.target, {"error": "was not read"})
-    if "error" in unit:
-        return Reading(unknown=unit["error"])
-    found = ini_value(unit_files_in_order(unit, after_reboot=True), control.section, control.name)
-    kept = _kept(control, state, found)
+    if unknown := _unit_unknown(control, state):
+        return Reading(unknown=unknown)
+    unit = state["units"][control.target]
+    kept = _kept(control, state, ini_value(unit_files_in_order(unit), control.section, control.name))
     kept["persisted"] = kept["persisted"] or "0"
     listener = unit["process"]
     if listener is None:
@@ -226,11 +229,11 @@ def _session_score(control: Wanted, state: State) -> Reading:
 
 
 STATES = {
-    "enabled": frozenset({"enabled", "enabled-runtime", "static", "alias", "generated", "indirect"}),
-    "disabled": frozenset({"disabled", "masked", "masked-runtime", "static", "indirect"}),
+    "enabled": frozenset({"enabled", "static", "alias", "generated", "indirect"}),
+    "disabled": frozenset({"disabled", "masked", "static", "indirect"}),
     "masked": frozenset({"masked"}),
 }
-"""A wanted enablement -> the UnitFileState values of systemd that fulfil it."""
+"""A wanted enablement -> the UnitFileState values that fulfil it; what ends in -runtime is gone after a reboot."""
 
 
 def _unit_state(control: Wanted, state: State) -> Reading:
@@ -283,16 +286,17 @@ def _config_file(control: Wanted, state: State) -> Reading:
 
 
 def _cmdline(control: Wanted, state: State) -> Reading:
-    unit = state["units"].get(control.target, {"error": "was not read"})
-    if "error" in unit:
-        return Reading(unknown=unit["error"])
-    ours = state["files"].get(control.file, {})
+    if unknown := _unit_unknown(control, state):
+        return Reading(unknown=unknown)
+    unit = state["units"][control.target]
+    if "error" in unit["environment"]:
+        return Reading(unknown=unit["environment"]["error"])
     wanted = json.loads(control.value)
-    kept, place = cmdline.persisted_arguments(unit, control.file, ours.get("text"))
+    kept, place = cmdline.persisted_arguments(unit)
     base: dict[str, Any] = {
         "persisted": control.value if kept == wanted else cmdline.shown(kept),
         "decided_by": place,
-        "ours_present": "sha256" in ours,
+        "ours_present": _ours_present(control, state),
     }
     process = unit["process"]
     if process is None:
@@ -307,7 +311,11 @@ def _module_option(control: Wanted, state: State) -> Reading:
     pools = state["platform"]["driver"]["system_memory_pools"]
     if not module["loaded"] or pools is None:
         return Reading(unsupported=f"the loaded driver has no {control.name}, or none is loaded")
-    hits = cmdline.module_options(in_order(module["files"]), control.target, control.name)
+    files = after_reboot(module["files"])
+    if unreadable(files):
+        return Reading(unknown=unreadable(files))
+    booted = state["platform"]["cmdline"] or ""
+    hits = cmdline.module_options(files, booted, control.target, control.name)
     kept = _kept(control, state, Effective(hits[-1] if hits else None))
     return Reading(live=str(pools), pending="takes effect with the next boot", **kept)
 

@@ -8,11 +8,12 @@ Rules: sysctl.d(5), systemd.unit(5), systemd-system.conf(5) of systemd 252 to 25
 import fnmatch
 import posixpath
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.box.model import Place
+from plimsoll.box.quantities import meaning
 
 FileText = Mapping[str, Any]
 
@@ -47,40 +48,59 @@ def in_order(files: Iterable[FileText]) -> list[FileText]:
     return [chosen[name] for name in sorted(chosen) if not chosen[name].get("masked")]
 
 
+_LINE_END = re.compile(r"\r\n|\n\r?|\r|\0")
+"""What ends a line for systemd; Python's splitlines would also split at form feeds and Unicode separators."""
+BLANKS = " \t\r\n"
+"""What systemd strips. A no-break space, as it comes with text copied from a web page, stays part of a value."""
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a configuration file as systemd splits them."""
+    return _LINE_END.split(text)
+
+
 def parse_ini(file: FileText) -> list[Assignment]:
-    r"""Return the assignments of a file in systemd's dialect: sections, `#` and `;` comments, `\` joins lines."""
+    r"""Return the assignments of a file in systemd's dialect: sections, `#` and `;` comments, `\` joins lines.
+
+    systemd reads no further than a section header without its `]` or a line that is not UTF-8.
+    """
     found: list[Assignment] = []
     section = ""
-    for number, line in _joined_lines(file.get("text", "")):
-        if line.startswith("[") and line.endswith("]"):
+    for number, line in _joined_lines(file.get("text") or ""):
+        broken_header = line.startswith("[") and not line.endswith("]")
+        if broken_header or "\ufffd" in line:
+            break
+        if line.startswith("["):
             section = line[1:-1]
         elif "=" in line:
             key, _, value = line.partition("=")
-            found.append(Assignment(section, key.strip(), value.strip(), Place(file["path"], number)))
+            found.append(Assignment(section, key.strip(BLANKS), value.strip(BLANKS), Place(file["path"], number)))
     return found
 
 
-def _joined_lines(text: str) -> Iterable[tuple[int, str]]:
-    start, parts = 0, list[str]()
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw.strip()
-        # A comment inside a continued line is skipped and does not end it (systemd.syntax(7)).
-        if line.startswith(("#", ";")) or (not line and not parts):
+def _joined_lines(text: str) -> Iterator[tuple[int, str]]:
+    start, joined = 0, ""
+    for number, raw in enumerate(lines_of(text), 1):
+        # A comment inside a continued line is skipped and does not end it (systemd.syntax(7)); an empty line does.
+        if raw.lstrip(BLANKS).startswith(("#", ";")):
             continue
         start = start or number
-        if line.endswith("\\"):
-            parts.append(line[:-1].rstrip())
+        joined += raw.removeprefix("\ufeff") if number == 1 else raw
+        if (len(joined) - len(joined.rstrip("\\"))) % 2:
+            joined = joined[:-1] + " "
             continue
-        yield start, " ".join([*parts, line]).strip()
-        start, parts = 0, []
-    if parts:
-        yield start, " ".join(parts).strip()
+        yield start, joined.strip(BLANKS)
+        start, joined = 0, ""
+    yield start, joined.strip(BLANKS)
 
 
 def ini_value(files: Sequence[FileText], section: str, key: str) -> Effective:
-    """Return what decides `key` when `files` are read one after the other; the last assignment wins."""
-    hits = [a for f in files for a in parse_ini(f) if (a.section, a.key) == (section, key)]
-    return _last_wins(hits)
+    """Return what decides `key` when `files` are read one after the other.
+
+    The last assignment wins that systemd does not refuse: after a refused one the value before it stays.
+    """
+    every = (a for f in files for a in parse_ini(f) if (a.section, a.key) == (section, key))
+    return _last_wins([a for a in every if meaning(key, a.value) is not None])
 
 
 def _last_wins(hits: Sequence[Assignment]) -> Effective:
@@ -91,6 +111,16 @@ def _last_wins(hits: Sequence[Assignment]) -> Effective:
     return Effective(winner, losers)
 
 
+def unreadable(files: Iterable[FileText]) -> str:
+    """Return which of `files` could not be read and why, empty if all could: what it sets is then not known."""
+    return next((f"{f['path']}: {f['error']}" for f in files if "error" in f), "")
+
+
+def after_reboot(files: Iterable[FileText]) -> list[FileText]:
+    """Return the files that are read after a reboot, in order: one in /run then no longer hides its namesake."""
+    return in_order(file for file in files if survives_reboot(file))
+
+
 def survives_reboot(file: FileText) -> bool:
     """Say whether a file is still there after a reboot: what lies in /run is not, unless it is generated anew."""
     path = str(file["path"])
@@ -98,8 +128,6 @@ def survives_reboot(file: FileText) -> bool:
 
 
 # --- sysctl.d ---------------------------------------------------------------------------------------
-
-_SYSCTL_LINE = re.compile(r"(?P<ignore>-?)\s*(?P<key>[^=\s][^=]*?)\s*(?:=(?P<value>.*))?$")
 
 
 @dataclass(frozen=True)
@@ -122,45 +150,58 @@ def sysctl_key(written: str) -> str:
     The first separator decides: after a dot, dots separate and a slash stands for a literal dot.
     """
     first = re.search(r"[./]", written)
-    if first is None or first.group() == "/":
-        return written.strip("/")
-    return written.translate(str.maketrans("./", "/."))
+    if first is not None and first.group() == ".":
+        written = written.translate(str.maketrans("./", "/."))
+    return "/".join(part for part in written.split("/") if part not in ("", "."))
 
 
 def parse_sysctl(file: FileText) -> list[SysctlLine]:
     """Return the settings of one sysctl.d file; lines that systemd-sysctl skips are skipped."""
     found = []
-    for number, raw in enumerate(file.get("text", "").splitlines(), 1):
-        line = raw.strip()
-        if not line or line.startswith(("#", ";")):
+    for number, raw in enumerate(lines_of(file.get("text") or ""), 1):
+        line = raw.strip(BLANKS)
+        key, equals, value = line.partition("=")
+        if not line or line.startswith(("#", ";")) or not (equals or line.startswith("-")):
             continue
-        match = _SYSCTL_LINE.match(line)
-        if match is None or (match["value"] is None and not match["ignore"]):
-            continue
-        value = None if match["value"] is None else match["value"].strip()
-        found.append(SysctlLine(sysctl_key(match["key"]), value, Place(file["path"], number)))
+        path = sysctl_key(key.removeprefix("-").strip(BLANKS))
+        found.append(SysctlLine(path, value.strip(BLANKS) if equals else None, Place(file["path"], number)))
     return found
 
 
 def sysctl_value(files: Sequence[FileText], key: str) -> Effective:
     """Return what systemd-sysctl leaves in `key` (dotted or with slashes) after reading `files` in this order.
 
-    An explicit key beats every pattern, wherever it stands; of patterns, and of explicit lines, the last
-    one wins; a bare `-key` keeps patterns away.
+    An explicit key beats every pattern, wherever it stands; of explicit lines the last one wins; a bare
+    `-key` keeps patterns away, and takes back what was set before it.
     """
     path = sysctl_key(key)
     lines = [line for file in files for line in parse_sysctl(file)]
-    explicit = [line for line in lines if not line.is_glob and line.key == path]
-    if explicit:
-        hits = [line for line in explicit if line.value is not None] if explicit[-1].value is not None else []
-    else:
-        hits = [line for line in lines if line.is_glob and line.value is not None and _matches(path, line.key)]
-    return _last_wins([Assignment("", key, line.value or "", line.place) for line in hits])
+    hits = [line for line in lines if not line.is_glob and line.key == path]
+    if not hits:
+        hits = [line for line in _patterns(lines) if _matches(path, line.key)]
+    elif hits[-1].value is None:
+        return Effective(None)
+    return _last_wins([Assignment("", key, line.value, line.place) for line in hits if line.value is not None])
+
+
+def _patterns(lines: Iterable[SysctlLine]) -> list[SysctlLine]:
+    """Return the patterns in the order in which they are applied.
+
+    One that is repeated with the same value keeps its first place, with another value it takes the new one; a
+    bare `-pattern` takes back the same pattern (seen with systemd-sysctl 252).
+    """
+    kept: dict[str, SysctlLine] = {}
+    for line in lines:
+        known = kept.get(line.key)
+        if line.is_glob and (known is None or known.value != line.value):
+            kept.pop(line.key, None)
+            kept[line.key] = line
+    return list(kept.values())
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """Match as glob(3) does on a path: no wildcard crosses a slash."""
-    parts, wanted = path.split("/"), pattern.split("/")
+    """Match as glob(3) does on a path: no wildcard crosses a slash, and `[^…]` excludes as `[!…]` does."""
+    parts, wanted = path.split("/"), pattern.replace("[^", "[!").split("/")
     return len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
 
 
@@ -189,7 +230,7 @@ UNIT_DIRECTORIES = (
 
 
 def drop_in_directories(unit: str) -> list[str]:
-    """Return the names of the drop-in directories of a unit, the most specific first.
+    """Return the names of the drop-in directories of a unit, the most specific first, its type's last.
 
     For `a-b@c.service`: its own, its template's, those of its dashed prefixes, its type's.
     """
@@ -204,49 +245,8 @@ def drop_in_directories(unit: str) -> list[str]:
     return [*names, f"{suffix}.d"]
 
 
-def unit_files_in_order(unit_files: Mapping[str, Any], *, after_reboot: bool) -> list[FileText]:
-    """Return the fragment and then the drop-ins of a unit in the order in which systemd reads them."""
-    keep = survives_reboot if after_reboot else (lambda _file: True)
-    fragments = [f for f in unit_files.get("fragments", ()) if keep(f)]
+def unit_files_in_order(unit_files: Mapping[str, Any]) -> list[FileText]:
+    """Return the fragment and then the drop-ins of a unit in the order in which systemd reads them after a reboot."""
+    fragments = [f for f in unit_files["fragments"] if survives_reboot(f)]
     first = [f for f in fragments[:1] if not f.get("masked")]
-    return [*first, *in_order(f for f in unit_files.get("drop_ins", ()) if keep(f))]
-
-
-# --- values -----------------------------------------------------------------------------------------
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTPE]?)B?$")
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
-_UNIT_US = {
-    "us": 1, "usec": 1, "ms": 1_000, "msec": 1_000, "": 1_000_000, "s": 1_000_000, "sec": 1_000_000,
-    "second": 1_000_000, "seconds": 1_000_000, "m": 60_000_000, "min": 60_000_000, "minute": 60_000_000,
-    "minutes": 60_000_000, "h": 3_600_000_000, "hr": 3_600_000_000, "d": 86_400_000_000,
-}  # fmt: skip
-
-
-def parse_bytes(text: str) -> int | None:
-    """Return a size in bytes as systemd reads it (base 1024), None for what is not a plain size."""
-    match = _SIZE.match(text.strip())
-    if match is None:
-        return None
-    return int(float(match[1]) * 1024 ** " KMGTPE".index(match[2] or " "))
-
-
-def parse_span_us(text: str) -> int | None:
-    """Return a time span in microseconds as systemd reads it (`1min 30s`), None for what is not one."""
-    parts = _SPAN.findall(text.strip().lower())
-    if not parts or _SPAN.sub("", text.strip().lower()).strip() or any(u not in _UNIT_US for _, u in parts):
-        return None
-    return int(sum(float(number) * _UNIT_US[unit] for number, unit in parts))
-
-
-def same_value(one: str | None, other: str | None) -> bool:
-    """Say whether two spellings mean the same: blanks, sizes (`1G`, `1073741824`), spans (`60s`, `1min`)."""
-    if one is None or other is None:
-        return one is other
-    if one.split() == other.split():
-        return True
-    for parse in (parse_bytes, parse_span_us):
-        left, right = parse(one), parse(other)
-        if left is not None and left == right:
-            return True
-    return False
+    return [*first, *after_reboot(unit_files["drop_ins"])]

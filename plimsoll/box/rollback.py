@@ -8,10 +8,13 @@ import os
 
 from plimsoll.box import actions, files
 from plimsoll.box.host import Host
+from plimsoll.box.state import ROLLBACK
 
+LAYER = "sshd"
+"""What is guarded where nothing else is said."""
 NAME = "plimsoll-rollback"
 DIRECTORY = "/etc/systemd/system"
-SERVICE = f"{DIRECTORY}/{NAME}.service"
+SERVICE = ROLLBACK
 TIMER = f"{DIRECTORY}/{NAME}.timer"
 WANTED_BY = f"{DIRECTORY}/multi-user.target.wants/{NAME}.service"
 DEFAULT_DELAY_S = 180
@@ -40,9 +43,14 @@ AccuracySec=1s
 
 
 def arm(host: Host, layer: str, delay_s: int) -> str:
-    """Put the way back on disk and start its timer; raises OSError or ActionError, then nothing is armed."""
-    files.write_atomically(host.path(SERVICE), _SERVICE.format(layer=layer).encode(), 0o644)
-    files.write_atomically(host.path(TIMER), _TIMER.format(layer=layer, delay_s=delay_s).encode(), 0o644)
+    """Put the way back on disk and start its timer; raises OSError or ActionError, then nothing is armed.
+
+    One that an earlier run has armed, and that may be waiting to take its turn, is replaced.
+    """
+    host.run("systemctl", "stop", f"{NAME}.timer", f"{NAME}.service")
+    for path, text in ((SERVICE, _SERVICE), (TIMER, _TIMER)):
+        files.sweep(host.path(path))
+        files.write_atomically(host.path(path), text.format(layer=layer, delay_s=delay_s).encode(), 0o644)
     files.make_directories(host.path(os.path.dirname(WANTED_BY)))
     if not os.path.islink(host.path(WANTED_BY)):
         os.symlink(SERVICE, host.path(WANTED_BY))
@@ -53,8 +61,8 @@ def arm(host: Host, layer: str, delay_s: int) -> str:
 
 
 def is_armed(host: Host) -> bool:
-    """Say whether a way back waits to fire."""
-    return host.exists(SERVICE)
+    """Say whether a way back waits to fire, or a part of one was left by a run that was cut off."""
+    return any(os.path.lexists(host.path(path)) for path in (WANTED_BY, TIMER, SERVICE))
 
 
 def disarm(host: Host) -> str:
@@ -63,6 +71,7 @@ def disarm(host: Host) -> str:
         return "nothing was armed"
     host.run("systemctl", "stop", f"{NAME}.timer")
     for path in (WANTED_BY, TIMER, SERVICE):
+        files.sweep(host.path(path))
         if os.path.lexists(host.path(path)):
             os.unlink(host.path(path))
             files.sync_directory(host.path(os.path.dirname(path)))

@@ -8,6 +8,8 @@ from plimsoll.box.units import is_user_manager
 
 LISTENER_SCORE = -1000
 """sshd's listener sets this for itself (OpenSSH, platform_pre_listen) and gives sessions what it had before."""
+MAX_NAMED = 5
+"""A desktop that was logged in before a change has dozens of processes with their old score."""
 
 Process = Mapping[str, Any]
 
@@ -54,3 +56,15 @@ def session_scores(listener: Process, state: State) -> tuple[list[int], list[int
     new = [int(p["oom_score_adj"]) for p in sessions if p["started_s"] >= listener["started_s"]]
     old = [int(p["oom_score_adj"]) for p in sessions if p["started_s"] < listener["started_s"]]
     return new, old
+
+
+def preferred_victims(state: State, wanted: int) -> str:
+    """Name what people run with a higher score than `wanted`, chosen by itself or from before a change; empty for none.
+
+    Electron programs set 300 for themselves: that is theirs to decide, and nothing is done about it.
+    """
+    people = [p for p in state["processes"] if p["cgroup"].startswith("/user.slice/") and not is_user_manager(p)]
+    higher = [p for p in people if int(p["oom_score_adj"]) > wanted]
+    named = [f"{p['comm']} (pid {p['pid']}) has {p['oom_score_adj']}" for p in higher[:MAX_NAMED]]
+    more = [f"{len(higher) - MAX_NAMED} more"] if len(higher) > MAX_NAMED else []
+    return f"left as they are: {', '.join([*named, *more])}" if named else ""

@@ -2,8 +2,9 @@
 
 Sections of what `read` returns: `platform`, `memory`, `sysctl` (value or error by key), `sysctl_files`,
 `units`, `manager`, `manager_files` (system, user, journald), `processes`, `watchdogs`, `packages`, `files`
-(those of ours), `modules`, `engines`, `room`, `ledger` (first values, our files), `proofs`, `sshd_files`, `taken`. What
-could not be read is None or carries an `error` text, and is judged `unknown`.
+(those of ours), `modules`, `engines`, `room`, `ledger` (first values, our files), `proofs`,
+`rollback_armed`, `sshd_files`, `taken`. What could not be read is None or carries an `error` text, and is judged
+`unknown`.
 """
 
 import hashlib
@@ -27,6 +28,8 @@ MAX_SHOWN_BYTES = 64 << 10
 """The text of a managed file travels for the sake of a diff; the program itself, which is larger, does not."""
 PROOFS = "/run/plimsoll/proofs.json"
 """What a change was seen to do and cannot be read again; gone with the boot that it was seen in."""
+ROLLBACK = "/etc/systemd/system/plimsoll-rollback.service"
+"""There from before sshd is touched until a fresh login was proven."""
 
 
 def read(request: Request, host: Host | None = None) -> dict[str, Any]:
@@ -55,6 +58,7 @@ def read(request: Request, host: Host | None = None) -> dict[str, Any]:
         "sshd_files": sshd_files(host),
         "ledger": ledger.summary(host),
         "proofs": ledger.read_json(host, PROOFS) or {},
+        "rollback_armed": host.exists(ROLLBACK),
     }
     uptime_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     took_ms = round((time.monotonic() - started) * 1000)

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from plimsoll.box.host import Host
-from plimsoll.box.resolve import UNIT_DIRECTORIES, drop_in_directories
+from plimsoll.box import cmdline
+from plimsoll.box.host import Host, Ran
+from plimsoll.box.resolve import UNIT_DIRECTORIES, drop_in_directories, unit_files_in_order
 
 CGROUP = "/sys/fs/cgroup"
 PROPERTIES = (
@@ -16,6 +17,10 @@ PROPERTIES = (
     "TriggeredBy", "Requires", "Accept", "BusName", "Type", "ActiveEnterTimestampMonotonic",
 )  # fmt: skip
 CGROUP_FILES = ("memory.min", "memory.low", "memory.current", "cpu.weight", "io.weight", "cgroup.controllers")
+TIMED_OUT = 124
+"""What Host.run makes of a command that does not end in time."""
+SHOW_TIMEOUT_S = 90
+"""systemd answers nobody while it reads its units anew, which took 15 s in a virtual machine on a busy host."""
 MANAGER_PROPERTIES = ("Version", "RuntimeWatchdogUSec", "DefaultOOMScoreAdjust", "SystemState", "FinishTimestamp")
 
 
@@ -42,21 +47,32 @@ def read(host: Host, names: Sequence[str]) -> dict[str, Any]:
     shown = [name for name in names if name not in templates]
     if not shown:
         return templates
-    ran = host.run("systemctl", "show", "-p", ",".join(PROPERTIES), "--", *shown)
+    ran = host.run("systemctl", "show", "-p", ",".join(PROPERTIES), "--", *shown, timeout_s=SHOW_TIMEOUT_S)
     blocks = parse_show(ran.out)
     if ran.code != 0 or len(blocks) != len(shown):
-        return {name: {"error": f"systemctl show: {ran.problem}"} for name in shown}
+        return {name: {"error": _no_answer(ran)} for name in shown}
     return templates | {name: _unit(host, name, show) for name, show in zip(shown, blocks, strict=True)}
+
+
+def _no_answer(ran: Ran) -> str:
+    """Say why systemd's answer cannot be used, without the hundred words of the question."""
+    late = ran.code == TIMED_OUT
+    return f"systemctl show: {f'no answer in {SHOW_TIMEOUT_S} s' if late else ran.problem}"
 
 
 def _unit(host: Host, name: str, show: dict[str, str]) -> dict[str, Any]:
     own = show.get("Id") or name
     pid = int(show.get("MainPID") or 0)
     group = show.get("ControlGroup") or default_cgroup(own)
+    aliases = sorted(set(show.get("Names", "").split()) - {own})
+    files = {
+        "fragments": _files(host, [f"{d}/{own}" for d in UNIT_DIRECTORIES]),
+        "drop_ins": drop_ins(host, own, aliases),
+    }
     return {
         "show": show,
-        "fragments": _files(host, [f"{d}/{own}" for d in UNIT_DIRECTORIES]),
-        "drop_ins": drop_ins(host, own),
+        **files,
+        "environment": cmdline.environment(unit_files_in_order(files), host.file),
         "process": process(host, pid) if pid else None,
         "cgroup": cgroup_chain(host, group) if group else [],
     }
@@ -67,14 +83,17 @@ def default_cgroup(unit: str) -> str:
     return "/" + unit if unit.endswith(".slice") and "-" not in unit else ""
 
 
-def drop_ins(host: Host, unit: str) -> list[dict[str, Any]]:
-    """Return the drop-ins of a unit, the most important directory first, the most specific name before the type's."""
-    found = []
-    for name in drop_in_directories(unit):
-        for base in UNIT_DIRECTORIES:
-            directory = f"{base}/{name}"
-            found.extend(_files(host, [f"{directory}/{n}" for n in host.names(directory) if n.endswith(".conf")]))
-    return found
+def drop_ins(host: Host, unit: str, aliases: Iterable[str] = ()) -> list[dict[str, Any]]:
+    """Return the drop-ins of a unit, those first that hide others of the same file name.
+
+    Seen with systemd 252: what is given to an alias (sshd.service) counts for the unit as well; /etc goes before
+    /usr/lib even if its directory is less specific, but what is for all units of the type comes last.
+    """
+    chains = [drop_in_directories(name) for name in (unit, *aliases)]
+    specific = [f"{base}/{name}" for *names, _type in chains for base in UNIT_DIRECTORIES for name in names]
+    by_type = [f"{base}/{chains[0][-1]}" for base in UNIT_DIRECTORIES]
+    paths = (f"{d}/{n}" for d in (*specific, *by_type) for n in host.names(d) if n.endswith(".conf"))
+    return _files(host, paths)
 
 
 def _files(host: Host, paths: Iterable[str]) -> list[dict[str, Any]]:
@@ -104,23 +123,22 @@ def cgroup_chain(host: Host, group: str) -> list[dict[str, Any]]:
 
 def process(host: Host, pid: int) -> dict[str, Any] | None:
     """Return a process's name, argv, score, parent, owner and start (seconds after boot); None when it is gone."""
-    stat = host.text_or_none(f"/proc/{pid}/stat")
-    raw = host.text_or_none(f"/proc/{pid}/cmdline")
-    score = host.text_or_none(f"/proc/{pid}/oom_score_adj")
-    if stat is None or raw is None or score is None:
+    try:
+        # It may end between any two of these.
+        name, _, rest = host.text(f"/proc/{pid}/stat").partition("(")[2].rpartition(")")
+        fields = rest.split()
+        return {
+            "pid": pid,
+            "comm": name,
+            "argv": host.text(f"/proc/{pid}/cmdline").rstrip("\0").split("\0"),
+            "oom_score_adj": int(host.text(f"/proc/{pid}/oom_score_adj")),
+            "ppid": int(fields[1]),
+            "uid": os.stat(host.path(f"/proc/{pid}")).st_uid,
+            "cgroup": (host.text_or_none(f"/proc/{pid}/cgroup") or "").rpartition("::")[2],
+            "started_s": int(fields[19]) / os.sysconf("SC_CLK_TCK"),
+        }
+    except (OSError, ValueError, IndexError):
         return None
-    name, _, rest = stat.partition("(")[2].rpartition(")")
-    fields = rest.split()
-    return {
-        "pid": pid,
-        "comm": name,
-        "argv": raw.rstrip("\0").split("\0"),
-        "oom_score_adj": int(score),
-        "ppid": int(fields[1]),
-        "uid": os.stat(host.path(f"/proc/{pid}")).st_uid,
-        "cgroup": (host.text_or_none(f"/proc/{pid}/cgroup") or "").rpartition("::")[2],
-        "started_s": int(fields[19]) / os.sysconf("SC_CLK_TCK"),
-    }
 
 
 def processes(host: Host) -> list[dict[str, Any]]:
@@ -130,8 +148,13 @@ def processes(host: Host) -> list[dict[str, Any]]:
 
 
 def matters(item: dict[str, Any]) -> bool:
-    """Say whether a verdict over scores needs this process: user managers, sshd's, and those of login sessions."""
-    return "/session-" in item["cgroup"] or str(item["comm"]).startswith("sshd") or is_user_manager(item)
+    """Say whether a verdict over scores needs this process: user managers, sshd's, and those of login sessions.
+
+    Of what user managers started, those that the OOM killer would take before others.
+    """
+    preferred = "/user@" in item["cgroup"] and item["oom_score_adj"] > 0
+    in_session = "/session-" in item["cgroup"]
+    return preferred or in_session or str(item["comm"]).startswith("sshd") or is_user_manager(item)
 
 
 def shortened(item: dict[str, Any]) -> dict[str, Any]:
@@ -156,6 +179,6 @@ def is_engine(item: dict[str, Any]) -> bool:
 
 def manager(host: Host) -> dict[str, str]:
     """Return properties of the system manager; empty where it does not answer."""
-    ran = host.run("systemctl", "show", "-p", ",".join(MANAGER_PROPERTIES))
+    ran = host.run("systemctl", "show", "-p", ",".join(MANAGER_PROPERTIES), timeout_s=SHOW_TIMEOUT_S)
     blocks = parse_show(ran.out)
     return blocks[0] if ran.code == 0 and blocks else {}

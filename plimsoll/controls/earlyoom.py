@@ -85,8 +85,8 @@ def describe_firing_point(policy: Policy, state: State) -> str:
     regime = state["memory"]["regime"]
     blind = "; in the accounting seen now (C) it takes the driver's memory for free and never acts"
     return (
-        f"earlyoom would send SIGTERM below {point.now_gib:.2f} GiB as loaded now, {point.idle_gib:.2f} GiB idle; "
-        f"{point.available_now_gib:.2f} GiB are available; regime {regime}{blind if regime == 'C' else ''}"
+        f"earlyoom would send SIGTERM below {point.now_gib:.3g} GiB as loaded now, {point.idle_gib:.3g} GiB idle; "
+        f"{point.available_now_gib:.3g} GiB are available; regime {regime}{blind if regime == 'C' else ''}"
     )
 
 

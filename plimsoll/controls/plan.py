@@ -12,6 +12,8 @@ from plimsoll.controls import registry, render
 from plimsoll.controls.record import Action, Control
 from plimsoll.policy import Policy
 
+GUARDED_LAYER = "sshd"
+"""The layer after which nobody might come in again: it is taken back by the host itself unless a login is proven."""
 LEFT_ALONE = (Verdict.UNSUPPORTED, Verdict.WAIVED)
 """Verdicts whose control is not written: the kernel would refuse it, or somebody answers for the deviation."""
 
@@ -42,10 +44,12 @@ class LayerPlan:
     layer: str
     changes: tuple[FileChange, ...]
     actions: tuple[Action, ...]
+    unproven: bool = False
+    """Whether an earlier run was cut off before it had proven a login: the host would take the layer back."""
 
     def __bool__(self) -> bool:
         """Say whether there is anything to do."""
-        return bool(self.changes or self.actions)
+        return bool(self.changes or self.actions or self.unproven)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan in the form that `plimsoll apply` takes."""
@@ -58,7 +62,8 @@ class LayerPlan:
 
     def lines(self) -> list[str]:
         """Return what would be done, a line a file or action."""
-        return [f"write {c.file.path}" for c in self.changes] + [" ".join(action) for action in self.actions]
+        proof = ["prove a fresh login, which an earlier run did not come to"] if self.unproven else []
+        return [f"write {c.file.path}" for c in self.changes] + [" ".join(action) for action in self.actions] + proof
 
 
 def _file_json(file: render.File) -> dict[str, Any]:
@@ -116,7 +121,8 @@ def _layer_plan(layer: str, files: Sequence[render.File], kept: Sequence[_Kept],
     changes = [FileChange(f, _text(state, f)) for f in files if not _is_as_wanted(state, f)]
     follow = (action for change in changes for action in change.file.after)
     live = (a for k in kept if k.control.layer == layer for a in k.control.live_actions(k.wanted, k.judgement, state))
-    return LayerPlan(layer, tuple(changes), tuple(dict.fromkeys([*follow, *live])))
+    unproven = layer == GUARDED_LAYER and bool(state.get("rollback_armed"))
+    return LayerPlan(layer, tuple(changes), tuple(dict.fromkeys([*follow, *live])), unproven)
 
 
 def _is_as_wanted(state: State, file: render.File) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from plimsoll.box.model import State
-from plimsoll.box.resolve import parse_bytes
+from plimsoll.box.quantities import parse_bytes
 from plimsoll.controls import earlyoom, registry, slices, sshd
 from plimsoll.policy import KERNEL_RESERVE, Policy
 
@@ -131,6 +131,7 @@ def _notes(policy: Policy, state: State) -> Iterator[str]:
         sizes = ", ".join(f"{s['path']} {s['size_kib'] / (1 << 20):.1f} GiB" for s in swaps)
         yield f"swap: {sizes or 'none'}"
     yield f"accounting regime {state['memory']['regime']}: {state['memory']['basis']}"
+    yield from state["memory"]["inconsistencies"]
     if policy.layers.earlyoom:
         yield earlyoom.describe_firing_point(policy, state)
     if state["units"]["systemd-oomd.service"].get("show", {}).get("ActiveState") == "active":

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from plimsoll.box.model import Judgement, Kind, Request, State, Waiver, Wanted
+from plimsoll.box.quantities import parse_bytes
 from plimsoll.box.readings import CGROUP_FILE
-from plimsoll.box.resolve import parse_bytes
 from plimsoll.controls.values import Fixed, ValueSpec
 from plimsoll.policy import Policy
 

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Iterable, Mapping
 
+from plimsoll.box import model
 from plimsoll.box.model import Request, State, Wanted
 from plimsoll.controls import (
     box,
@@ -21,19 +22,7 @@ from plimsoll.controls.values import ValueSpec
 from plimsoll.policy import Policy
 
 _MODULES = (box, kernel, slices, journald, sshd, user_manager, earlyoom, recovery, driver_option)
-LAYERS = (
-    "box",
-    "kernel",
-    "slices",
-    "journald",
-    "sshd",
-    "user_manager",
-    "earlyoom",
-    "recovery",
-    "driver_option",
-    "trims",
-)
-"""The order in which a deploy goes: what others stand on first, what is opt-in last."""
+LAYERS = model.LAYERS
 
 
 @functools.cache

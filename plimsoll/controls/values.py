@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from plimsoll.box.resolve import parse_bytes, parse_span_us
+from plimsoll.box.quantities import parse_bytes, parse_span_us
 
 
 class ValueSpec(Protocol):

@@ -72,11 +72,7 @@ def _joined(before: list[str], after: list[str], host: str) -> str:
 
 
 def _find(lines: list[str], host: str) -> _Marks | None:
-    found = [
-        (mark[1], number)
-        for number, line in enumerate(lines)
-        if (mark := _OURS.match(line)) and mark[2] == host
-    ]
+    found = [(mark[1], number) for number, line in enumerate(lines) if (mark := _OURS.match(line)) and mark[2] == host]
     if not found:
         return None
     if [kind for kind, _ in found] != ["begin", "end"]:
@@ -142,9 +138,7 @@ def _prove(old: str, new: str, host: str) -> _Proof:
     after = effective(new, host)
     ours = effective(new, host, forced=True)
     shadowed = {key: after.get(key, "unset") for key in ours if after.get(key) != ours[key]}
-    overridden = {
-        key: value for key, value in before.items() if value not in (stock.get(key), after.get(key))
-    }
+    overridden = {key: value for key, value in before.items() if value not in (stock.get(key), after.get(key))}
     return _Proof(shadowed, overridden)
 
 
@@ -186,12 +180,8 @@ def write(file: Path, text: str) -> None:
 
 
 def _diff(old: str, new: str, file: Path) -> str:
-    lines = difflib.unified_diff(
-        old.splitlines(keepends=True), new.splitlines(keepends=True), str(file), str(file)
-    )
-    return "".join(
-        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
-    )
+    lines = difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), str(file), str(file))
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def _merge_into(file: Path, host: str, *, dry: bool) -> int:
@@ -237,9 +227,7 @@ def _check_host(context: click.Context, parameter: click.Parameter, value: str) 
 @click.command("ssh-config")
 @click.argument("host", callback=_check_host)
 @click.option("--merge", "wanted", is_flag=True, help="Merge the block into the file instead of printing it.")
-@click.option(
-    "--file", type=click.Path(path_type=Path), help="Merge into this file (default: ~/.ssh/config)."
-)
+@click.option("--file", type=click.Path(path_type=Path), help="Merge into this file (default: ~/.ssh/config).")
 @click.option("--dry", is_flag=True, help="With --merge: show the difference, write nothing.")
 def command(host: str, wanted: bool, file: Path | None, dry: bool) -> int:
     """Print the ssh client block for HOST, or merge it into ~/.ssh/config.

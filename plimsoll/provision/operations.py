@@ -16,16 +16,13 @@ from pyinfra.context import host, state
 
 from plimsoll import zipapp
 from plimsoll.box.model import BAD, Verdict
-from plimsoll.controls.plan import LayerPlan
+from plimsoll.controls.plan import GUARDED_LAYER, LayerPlan
 from plimsoll.provision import connection, report
 from plimsoll.provision.look import Look, look
 
 if TYPE_CHECKING:
     from pyinfra.api.host import Host
     from pyinfra.api.state import State
-
-GUARDED_LAYER = "sshd"
-"""The layer after which nobody might come in again: it is taken back by the host itself unless a login is proven."""
 
 
 @operation()
@@ -39,16 +36,26 @@ def apply_layer(plan: LayerPlan) -> Generator[PyinfraCommand, None, None]:
         # The program comes with the command: a first deploy finds none on the host.
         yield StringCommand(zipapp.from_memory("apply"), _stdin=[zipapp.first_line(), text])
     elif plan.layer == GUARDED_LAYER:
-        yield StringCommand(zipapp.installed("rollback", "arm", "--layer", plan.layer))
-        yield StringCommand(zipapp.installed("apply"), _stdin=text)
-        yield FunctionCommand(_prove_login, [], {})
-        yield StringCommand(zipapp.installed("rollback", "disarm"))
+        yield from _guarded(plan.layer, text)
     else:
         yield StringCommand(zipapp.installed("apply"), _stdin=text)
 
 
-def _prove_login(state: "State", host: "Host") -> bool:
-    """Prove that somebody can still log in; if not, have the host take the layer back at once, and fail."""
+def _guarded(layer: str, plan: str) -> Generator[PyinfraCommand, None, None]:
+    """Change what a login depends on: armed before, proven by a fresh login after, or taken back at once and failed."""
+    take_back = zipapp.installed("rollback", "fire", "--layer", layer)
+    yield StringCommand(zipapp.installed("rollback", "arm", "--layer", layer))
+    yield StringCommand(f"{zipapp.installed('apply')} || {{ {take_back}; exit 1; }}", _stdin=plan)
+    problems: list[str] = []
+    yield FunctionCommand(_prove_login, [problems], {})
+    if problems:
+        yield StringCommand(take_back)
+        yield _failing(f"the layer {layer} was taken back: {problems[0]}")
+    yield StringCommand(zipapp.installed("rollback", "disarm"))
+
+
+def _prove_login(state: "State", host: "Host", problems: list[str]) -> None:
+    """Prove that somebody can still log in, or say in `problems` why not."""
     del state
     try:
         if connection.is_local(host):
@@ -57,12 +64,7 @@ def _prove_login(state: "State", host: "Host") -> bool:
             logger.info(host.print_prefix + connection.prove_fresh_login(host))
     except connection.NoLoginError as error:
         logger.error(f"{host.print_prefix}{error}: taking the layer {GUARDED_LAYER} back")
-        host.run_shell_command(
-            StringCommand(zipapp.installed("rollback", "fire", "--layer", GUARDED_LAYER)),
-            _sudo=bool(host.data.get("plimsoll_sudo", False)),
-        )
-        return False
-    return True
+        problems.append(str(error))
 
 
 def _listening(host: "Host") -> list[tuple[str, int]]:

@@ -95,9 +95,7 @@ def test_merge_order(read: Loader) -> None:
 def test_floor_above_the_default_reserve(read: Loader) -> None:
     """The floor is held against the default reserve where no level names one; null leaves it unknown."""
     floor = "defaults:\n  ladder:\n    floor_gib: 0.2\n"
-    with pytest.raises(
-        InventoryError, match=r"floor_gib \(0.2 GiB\) must lie above .* \(0.25 GiB\)"
-    ) as caught:
+    with pytest.raises(InventoryError, match=r"floor_gib \(0.2 GiB\) must lie above .* \(0.25 GiB\)") as caught:
         read(floor)
     assert caught.value.line == 3
     assert read(floor + "  values: {kernel/vm.min_free_kbytes: null}\n").defaults.ladder.floor_gib == 0.2
@@ -201,10 +199,7 @@ ERRORS = [
     ),
     (
         "defaults:\n  values:\n    kernel/vm.min_free_kbyte: 5\n",
-        (
-            "3: unknown control 'kernel/vm.min_free_kbyte' in defaults.values; "
-            "did you mean 'kernel/vm.min_free_kbytes'?"
-        ),
+        ("3: unknown control 'kernel/vm.min_free_kbyte' in defaults.values; did you mean 'kernel/vm.min_free_kbytes'?"),
     ),
     (
         "defaults:\n  layers:\n    kernel: yes\n",
@@ -338,9 +333,7 @@ def test_path_is_beside_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert inventory.inventory_path() == Path("other.yml")
 
 
-def test_load_or_exit(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_load_or_exit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A bad inventory ends the process with status 4 and one line on stderr."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "bad.yml"
@@ -412,7 +405,7 @@ def _flow(tree: object) -> str:
     return str(tree).lower() if isinstance(tree, bool) else str(tree)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=_TREES)
 def test_load_raises_nothing_else(tmp_path: Path, tree: object) -> None:
     """Whatever a file says, the outcome is an inventory or one InventoryError."""

@@ -3,6 +3,7 @@
 import base64
 import importlib.util
 import json
+import os
 import socket
 import threading
 import time
@@ -22,6 +23,8 @@ from lab.machine import Machine
 from lab.shell import Shell
 from lab.snapshot import Spec
 
+# above any pid that a kernel gives
+NOBODY = 2**22 + 1
 Answers = Callable[[dict[str, Any]], list[bytes]]
 
 
@@ -81,6 +84,20 @@ def test_silent_machine_is_a_timeout(guest: Callable[[Answers], Path]) -> None:
     shell.close()
 
 
+def test_late_answers_count(guest: Callable[[Answers], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that answers the first question only when the second was asked has answered."""
+    monkeypatch.setattr("lab.shell.ASK_AGAIN_S", 0.2)
+    asked: list[int] = []
+
+    def answer_the_previous(request: dict[str, Any]) -> list[bytes]:
+        asked.append(request["id"])
+        return [reply(asked[0], b"boot\n")] if len(asked) == 2 else []
+
+    shell = Shell(guest(answer_the_previous))
+    assert shell.await_boot_id(time.monotonic() + 10) == "boot"
+    shell.close()
+
+
 def test_no_socket_is_an_error(tmp_path: Path) -> None:
     """Without a QEMU the error names the socket."""
     with pytest.raises(GuestError, match=r"cannot connect to .*/shell\.sock"):
@@ -94,16 +111,41 @@ def test_names_that_are_no_host_names(name: str) -> None:
         machine.directory_of(name)
 
 
-def test_record_of_a_dead_machine_is_none() -> None:
-    """A machine whose QEMU has ended does not run."""
-    directory = machine.directory_of("gx10")
+def written_down(name: str, *, dies_with_us: bool, owner_pid: int) -> Path:
+    """The directory of a machine whose QEMU has ended."""
+    directory = machine.directory_of(name)
     directory.mkdir(parents=True)
-    record = machine.Record("gx10", "trixie", 1536, False, 4022, 2**22 + 1, False, [])
+    record = machine.Record(
+        name=name,
+        release="trixie",
+        memory_mib=1536,
+        ubuntu_ssh=False,
+        port=4022,
+        pid=NOBODY,
+        dies_with_us=dies_with_us,
+        boot_command=[],
+        owner_pid=owner_pid,
+    )
     record.save(directory)
+    return directory
+
+
+def test_record_of_a_dead_machine_is_none() -> None:
+    """A machine whose QEMU has ended does not run, and what it left can be removed."""
+    directory = written_down("gx10", dies_with_us=False, owner_pid=os.getpid())
     assert machine.record_of("gx10") is None
     assert machine.running() == []
     machine.forget("gx10")
     assert not directory.exists()
+
+
+def test_orphans_are_removed() -> None:
+    """What a killed process left is removed; what belongs to a living one, or to nobody, stays."""
+    orphan = written_down("a", dies_with_us=True, owner_pid=NOBODY)
+    owned = written_down("b", dies_with_us=True, owner_pid=os.getpid())
+    lasting = written_down("c", dies_with_us=False, owner_pid=NOBODY)
+    machine.forget_orphans()
+    assert [path.exists() for path in (orphan, owned, lasting)] == [False, True, True]
 
 
 def test_machine_that_would_end_with_a_thread() -> None:

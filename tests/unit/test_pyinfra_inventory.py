@@ -49,9 +49,7 @@ def _alias(home: Path, server: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("hosts", ["gx10", "inventory/hosts.py", "@local"])
-def test_invalid_inventory_ends_before_connecting(
-    tmp_path: Path, listener: socket.socket, hosts: str
-) -> None:
+def test_invalid_inventory_ends_before_connecting(tmp_path: Path, listener: socket.socket, hosts: str) -> None:
     """Whichever way the hosts are named: exit code 4, one message, and nobody was connected to."""
     _alias(tmp_path, listener)
     bad = tmp_path / "bad.yml"

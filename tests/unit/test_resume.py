@@ -80,3 +80,14 @@ def test_page_names_what_has_not_passed() -> None:
     assert "| a.py | 2 | 1 | 4 |" in text
     assert "- failed: `a.py::y` E assert 1 == 0\n- not run: `b.py::z`\n" in text
     assert "2027-01-15" in text
+
+
+def test_every_test_is_collected(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page knows the tests that were never run too, and does not take none for all."""
+    monkeypatch.setattr(report, "ROOT", project.path)
+    monkeypatch.setenv("PYTHONPATH", str(resume.__file__).removesuffix("/tests/resume.py"))
+    names = {node.partition("::")[2] for node in report.collect()}
+    assert names == {"test_good", "test_bad", "test_skipped", "test_teardown"}
+    project.path.joinpath("test_it.py").unlink()
+    with pytest.raises(SystemExit, match="cannot be collected"):
+        report.collect()

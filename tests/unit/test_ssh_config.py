@@ -45,9 +45,7 @@ def test_prints_the_block(home: Path, capsys: pytest.CaptureFixture[str]) -> Non
     """Without --merge the block is printed and nothing is written."""
     assert cli.run(["ssh-config", "gx10"]) == 0
     out, err = capsys.readouterr()
-    assert (
-        "Host gx10\n    ServerAliveInterval 15\n    ServerAliveCountMax 12\n    ControlMaster auto\n" in out
-    )
+    assert "Host gx10\n    ServerAliveInterval 15\n    ServerAliveCountMax 12\n    ControlMaster auto\n" in out
     assert "    ControlPath ~/.ssh/cm-%C\n    ControlPersist 24h\n" in out
     assert err == ""
     assert list(home.iterdir()) == []
@@ -209,14 +207,10 @@ def test_tells_what_it_overrides(home: Path, capsys: pytest.CaptureFixture[str])
 
 
 @needs_ssh
-def test_tells_what_shadows_it(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tells_what_shadows_it(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """When ssh uses another value all the same, that is told, and the exit code is 2."""
     _config(home, "")
-    monkeypatch.setattr(
-        ssh_config, "merge", lambda _, host: "ServerAliveInterval 60\n" + ssh_config.block(host)
-    )
+    monkeypatch.setattr(ssh_config, "merge", lambda _, host: "ServerAliveInterval 60\n" + ssh_config.block(host))
     assert cli.run(["ssh-config", "gx10", "--merge", "--dry"]) == 2
     assert "shadowed: ssh uses serveraliveinterval 60 for gx10" in capsys.readouterr().err
 
@@ -230,9 +224,7 @@ def test_a_file_that_ssh_refuses(home: Path, capsys: pytest.CaptureFixture[str])
     assert config.read_text() == "Host x\n  NoSuchOption 1\n"
 
 
-def test_without_an_ssh_client(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_an_ssh_client(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Without ssh the block is merged, but nobody claims that its values win: exit code 3."""
     monkeypatch.setenv("PATH", str(home))
     assert cli.run(["ssh-config", "gx10", "--merge"]) == 3

@@ -131,10 +131,7 @@ def test_byte_order_mark() -> None:
     assert parse(b"\xef\xbb\xbfa: 1\n").value == {"a": 1}
 
 
-@given(
-    st.binary(max_size=200)
-    | st.text(alphabet="ab:-[]{}&*!<>|'\"#%@`?, \n\t01.~", max_size=200).map(str.encode)
-)
+@given(st.binary(max_size=200) | st.text(alphabet="ab:-[]{}&*!<>|'\"#%@`?, \n\t01.~", max_size=200).map(str.encode))
 def test_parse_raises_nothing_else(data: bytes) -> None:
     """Whatever the bytes, the outcome is a document or a YamlError with a line."""
     try:

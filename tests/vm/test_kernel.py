@@ -105,9 +105,7 @@ def test_a_value_lost_is_drift_and_comes_back(hardened: Deployed) -> None:
 def test_the_reserve_is_never_below_the_kernels_own(hardened: Deployed) -> None:
     """A policy that wants less than the kernel chose leaves the kernel's own value wanted."""
     policy = {"values": {"kernel/vm.min_free_kbytes": 1024}}
-    run = deploying.pyinfra(
-        hardened.machine, "--dry", hardened.machine.name, "deploy.py", policy=policy
-    )
+    run = deploying.pyinfra(hardened.machine, "--dry", hardened.machine.name, "deploy.py", policy=policy)
     own_kib = int(hardened.before["the zones' reserve in KiB"])
     announced = [line for line in run.err.splitlines() if "kernel: sysctl vm.min_free_kbytes" in line]
     assert len(announced) == 1, run.err
