@@ -103,7 +103,8 @@ def lock_of(name: str) -> Path:
 
 
 def forget(name: str) -> None:
-    """Remove what a machine left; it must not run."""
+    """End a machine and remove what it left."""
+    qemu.end_all(directory_of(name))
     shutil.rmtree(directory_of(name), ignore_errors=True)
     sshfiles.remove_homes(name)
 
@@ -158,8 +159,8 @@ class Machine:
 
     @classmethod
     def _start(cls, spec: Spec, name: str, snapshot: Snapshot, *, dies_with_us: bool) -> Self:
+        forget(name)
         directory = directory_of(name)
-        shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         # QEMU writes into the file that it restores from, so every machine has a copy of its own
         copy = ["cp", "--reflink=auto", "--sparse=always", str(snapshot.disk), str(directory / qemu.DISK)]
@@ -362,5 +363,4 @@ class Machine:
     def close(self) -> None:
         """End the machine and remove what it left."""
         self._shell.close()
-        qemu.end(self._record.pid, self._directory)
         forget(self.name)

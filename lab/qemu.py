@@ -102,6 +102,12 @@ def is_ours(pid: int, directory: Path) -> bool:
         return False
 
 
+def end_all(directory: Path) -> None:
+    """Kill every QEMU that runs in a directory, recorded or not."""
+    for process in Path("/proc").glob("[0-9]*"):
+        end(int(process.name), directory)
+
+
 def start(command: list[str], directory: Path, *, dies_with_us: bool) -> int:
     """Start QEMU in `directory`, wait until its monitor answers, return its pid.
 

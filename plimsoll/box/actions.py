@@ -4,6 +4,7 @@ An action is a name and string arguments, so that a plan is plain data. `observe
 entries for what an action touches; `perform` acts, and raises ActionError with what to do.
 """
 
+import dataclasses
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -213,7 +214,8 @@ def moved_packages(simulation: str) -> list[str]:
 
 def _apt(host: Host, *arguments: str, timeout_s: float = LOCK_TIMEOUT_S + 480) -> Any:  # noqa: ANN401  # Ran
     options = ("-o", f"DPkg::Lock::Timeout={LOCK_TIMEOUT_S}", "-o", "Dpkg::Options::=--force-confold")
-    quiet = Host(host.root, {**host.environment, "DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_MODE": "l"})
+    environment = {**host.environment, "DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_MODE": "l"}
+    quiet = dataclasses.replace(host, environment=environment)
     return quiet.run("apt-get", "-qq", *options, "--no-install-recommends", *arguments, timeout_s=timeout_s)
 
 

@@ -50,7 +50,7 @@ def read(host: Host, names: Sequence[str]) -> dict[str, Any]:
     ran = host.run("systemctl", "show", "-p", ",".join(PROPERTIES), "--", *shown, timeout_s=SHOW_TIMEOUT_S)
     blocks = parse_show(ran.out)
     if ran.code != 0 or len(blocks) != len(shown):
-        return {name: {"error": _no_answer(ran)} for name in shown}
+        return templates | {name: {"error": _no_answer(ran)} for name in shown}
     return templates | {name: _unit(host, name, show) for name, show in zip(shown, blocks, strict=True)}
 
 

@@ -2,6 +2,8 @@
 
 import copy
 import os
+import re
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,7 +69,13 @@ def ours(**changes: Any) -> dict[str, Any]:  # noqa: ANN401  # any of the fields
 def unit(**changes: Any) -> dict[str, Any]:  # noqa: ANN401  # as above
     """Return a running unit as a state holds it; `show` is added to what systemctl says of it."""
     show = {"LoadState": "loaded", "ActiveState": "active", "UnitFileState": "enabled", **changes.pop("show", {})}
-    empty = {"fragments": [], "drop_ins": [], "environment": {"variables": {}}, "process": None, "cgroup": []}
+    empty: dict[str, Any] = {
+        "fragments": [],
+        "drop_ins": [],
+        "environment": {"variables": {}},
+        "process": None,
+        "cgroup": [],
+    }
     return {"show": show, **empty, **changes}
 
 
@@ -167,12 +175,25 @@ class FakeHost(Host):
 
     def _change(self, verb: str, name: str) -> None:
         unit_file = {"enable": "enabled", "disable": "disabled", "mask": "masked", "unmask": "disabled"}
+        activity = {"start": "active", "stop": "inactive"}
         if verb in unit_file:
             self.units.setdefault(name, {"LoadState": "loaded"})["UnitFileState"] = unit_file[verb]
-        if verb in ("start", "stop"):
-            self.units.setdefault(name, {"LoadState": "loaded"})["ActiveState"] = (
-                "active" if verb == "start" else "inactive"
-            )
+        if verb in activity:
+            self.units.setdefault(name, {"LoadState": "loaded"})["ActiveState"] = activity[verb]
+        if verb == "restart" and int(self.units.get(name, {}).get("MainPID", "0")):
+            self._restart(name, int(self.units[name]["MainPID"]))
+
+    def _restart(self, name: str, pid: int) -> None:
+        """Give the unit's process a new start, and the score that the drop-in of ours has."""
+        ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+        drop_in = self.text_or_none(f"/etc/systemd/system/{name}.d/plimsoll.conf") or ""
+        score = re.search(r"^OOMScoreAdjust=(.*)$", drop_in, re.MULTILINE)
+        old = self.text(f"/proc/{pid}/oom_score_adj")
+        comm = self.text(f"/proc/{pid}/stat").partition("(")[2].rpartition(")")[0]
+        # sshd's listener sets -1000 for itself, whatever it was started with
+        kept = -1000 if comm == "sshd" else int(score[1] if score else old)
+        files = process_files(pid, comm, score=kept, started=ticks)
+        write_tree(Path(self.root), {path: text for path, text in files.items() if not path.endswith("cgroup")})
 
 
 def process_files(pid: int, comm: str, *, score: int = 0, cgroup: str = "/", started: int = 1000) -> dict[str, str]:
@@ -215,7 +236,7 @@ def stock_host(root: Path, **more_files: str) -> FakeHost:
     for name in RUNNING:
         group = f"/system.slice/{name}"
         units[name] = {**loaded, "Id": name, "Names": name, "MainPID": str(PIDS.get(name, 0)), "ControlGroup": group}
-    units["ssh.service"]["Names"] = "ssh.service sshd.service"
+    units["ssh.service"] |= {"Names": "ssh.service sshd.service", "OOMScoreAdjust": "0"}
     for name in ("system.slice", "user.slice"):
         units[name] = {**loaded, "Id": name, "Names": name, "UnitFileState": "static", "ControlGroup": f"/{name}"}
     for name in ("plimsoll-verify.timer", "plimsoll-verify.path"):

@@ -104,7 +104,7 @@ def _unit(env: str | None, *drop_ins: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("env", "drop_ins", "arguments", "place"),
     [
-        ('\nARGS="-m 5 \'a b\'"', [], ["-m", "5", "a b"], Place("/etc/default/e", 2)),
+        ("\nARGS=\"-m 5 'a b'\"", [], ["-m", "5", "a b"], Place("/etc/default/e", 2)),
         (None, [], [], Place(FRAGMENT["path"], 3)),
         ("ARGS=1", ["[Service]\nExecStart=\nExecStart=/usr/bin/e -m 3"], ["-m", "3"], Place("/etc/d/0.conf", 3)),
         ("ARGS=1 2", ["[Service]\nExecStart=\nExecStart=e -x ${ARGS}"], ["-x", "1 2"], Place("/etc/default/e", 1)),
@@ -193,7 +193,9 @@ def test_any_text_can_be_parsed(env: str, command: str) -> None:
     persisted_arguments({**files, "environment": found})
 
 
-_ARGUMENT = st.text(st.characters(codec="utf-8", exclude_characters="'\"\\`", exclude_categories=("C", "Z")), min_size=1)
+_ARGUMENT = st.text(
+    st.characters(codec="utf-8", exclude_characters="'\"\\`", exclude_categories=("C", "Z")), min_size=1
+)
 
 
 @given(st.lists(_ARGUMENT | st.just("a b"), min_size=1, max_size=5))

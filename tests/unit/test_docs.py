@@ -92,6 +92,19 @@ def test_the_inventorys_examples_are_valid(number: int, tmp_path: Path) -> None:
     assert inventory.load(file).hosts
 
 
+def test_the_inventorys_mistakes_are_told_as_the_page_says(tmp_path: Path) -> None:
+    """Each mistake of docs/inventory.md has the message that stands beside it."""
+    text = (docs.DOCS / "inventory.md").read_text()
+    rows = re.findall(r"^\| `(.+)` \| `plimsoll: inventory/hosts.yml:4: (.+)` \|$", text, re.MULTILINE)
+    assert len(rows) == 4
+    file = tmp_path / "hosts.yml"
+    for mistake, message in rows:
+        file.write_text(f"hosts:\n  gx10:\n    policy:\n      {mistake}\n")
+        with pytest.raises(inventory.InventoryError) as raised:
+            inventory.load(file)
+        assert (raised.value.line, raised.value.message) == (4, message)
+
+
 @pytest.mark.parametrize("model", ["_File", "_HostEntry", "_GroupEntry", "_WaiverEntry"])
 def test_every_key_of_the_inventory_is_described(model: str) -> None:
     """Each key of the file, of a host, a group and a waiver is named in docs/inventory.md."""

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from plimsoll import inventory, zipapp
+from plimsoll.box.model import Request
+from plimsoll.controls import plan, registry
+from tests.vm import deploying
+
 if TYPE_CHECKING:
     from lab.machine import Machine
+    from lab.shell import Result
 
 Manifest = Mapping[str, Mapping[str, Any]]
 """Section -> thing -> what it is: files, units, sysctls, cgroups, scores, packages."""
 
-MANIFEST_TIMEOUT_S = 180
+MANIFEST_TIMEOUT_S = 300
 _SURVEY = r"""
 import glob, hashlib, json, os, stat, subprocess
 
@@ -85,11 +95,125 @@ def manifest(machine: Machine) -> Manifest:
     return found
 
 
+NOISE = re.compile(
+    # counters that the kernel moves by itself
+    r"sysctls /proc/sys/fs/(dentry-state|file-nr|inode-nr|inode-state)"
+    r"|sysctls /proc/sys/kernel/(ns_last_pid|random/(uuid|entropy_avail))"
+    # what apt and dpkg keep to themselves when a package comes and goes
+    r"|files /etc/(ld\.so\.cache|\.pwd\.lock)"
+    # sessions, and what logging in or looking around starts for a moment
+    r"|(cgroups|units) \S*.*(session-\d+\.scope|run-[pur]\S+|session\.slice|user@0|user-0|user-runtime-dir@0)"
+    r"|units unit (user@0|user-runtime-dir@0|user-0|run-\S+|session-\d+)\S*"
+    # started by the clock, by D-Bus or by the first look at them, and gone again when idle
+    r"|units unit systemd-(tmpfiles-clean|hostnamed|timedated|localed)\S*"
+    r"|cgroups /sys/fs/cgroup/system.slice/systemd-(hostnamed|timedated|localed|tmpfiles-clean)\S*"
+    r"|files /var/lib/systemd/(timers|random-seed|timesync)\S*"
+)
+"""What differs between two looks at a machine that nobody touched; each alternative with its reason."""
+
+
 def differences(before: Manifest, after: Manifest) -> list[str]:
-    """Return a line for everything that differs, noise included."""
-    return [
+    """Return a line for everything that differs, but for NOISE."""
+    lines = [
         f"{section} {key}: {before[section].get(key)} -> {after[section].get(key)}"
         for section in before
         for key in sorted({*before[section], *after[section]})
         if before[section].get(key) != after[section].get(key)
     ]
+    return [line for line in lines if not NOISE.match(line)]
+
+
+def program(machine: Machine, *arguments: str, stdin: str = "", timeout_s: float = 300) -> Result:
+    """Run Plimsoll's own program on a machine that may have none, as a deploy does."""
+    given = f"{zipapp.first_line()}\n{stdin}".encode()
+    return machine.run(zipapp.from_memory(*arguments), timeout_s, stdin=given)
+
+
+def layer_plans(machine: Machine, policy: deploying.Policy | None = None) -> dict[str, str]:
+    """Return what every layer has to do on a machine, as the text that `plimsoll apply` reads; none: nothing."""
+    file = machine.write_home("root") / "hosts.yml"
+    file.write_text(deploying.inventory_text(machine.name, policy or {}))
+    entry = inventory.load(file).host(machine.name)
+    request = registry.request_for(entry.policy).merged(Request(files=plan.managed_paths(entry.policy)))
+    looked = program(machine, "state", "--request", json.dumps(request.to_json()))
+    assert looked.rc == 0, looked.err
+    today = datetime.datetime.now().astimezone().date()
+    found = plan.host_plan(entry.policy, json.loads(looked.out), lambda _control: None, today)
+    return {layer.layer: json.dumps(layer.to_json()) for layer in found.layers if layer}
+
+
+def apply_on_box(machine: Machine, policy: deploying.Policy | None = None) -> None:
+    """Carry out all layers without pyinfra in between: a fifth of the time, for tests of what the box itself does."""
+    for text in layer_plans(machine, policy).values():
+        done = program(machine, "apply", stdin=text, timeout_s=deploying.DEPLOY_TIMEOUT_S)
+        assert done.rc == 0, done.err
+
+
+_KILLER = """
+import os, re, signal, sys
+from pyinfra_cli.main import main
+from pyinfra.connectors.ssh import SSHConnector
+
+moment, pattern, left = sys.argv[1], re.compile(sys.argv[2]), int(sys.argv[3])
+real = SSHConnector.run_shell_command
+
+def die_if(wanted):
+    if moment == wanted and left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def counted(self, command, *arguments, **keywords):
+    global left
+    matches = pattern.search(str(command)) is not None
+    left -= matches
+    matches and die_if("before")
+    result = real(self, command, *arguments, **keywords)
+    matches and die_if("after")
+    return result
+
+SSHConnector.run_shell_command = counted
+sys.argv = ["pyinfra", *sys.argv[4:]]
+sys.exit(main())
+"""
+KILLED = -9
+
+
+def deploy_killed(machine: Machine, moment: str, pattern: str, count: int) -> int:
+    """Deploy with a pyinfra that gets SIGKILL `before` or `after` the count-th remote command that matches.
+
+    Returns its exit code, KILLED if it came to that.
+    """
+    home = machine.write_home("admin")
+    file = home / "hosts.yml"
+    file.write_text(deploying.inventory_text(machine.name, {}))
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLER, moment, pattern, str(count), "-y", machine.name, "deploy.py"],
+        cwd=deploying.ROOT,
+        env=deploying.environment(home, file),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=deploying.DEPLOY_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode in (0, KILLED), done.stderr
+    return done.returncode
+
+
+LEFTOVERS = (
+    "find / -xdev -name '*.plimsoll-tmp'; ls -d /etc/systemd/system/plimsoll-rollback.* "
+    "/etc/systemd/system/*/plimsoll-rollback.* 2>/dev/null; true"
+)
+"""Lists what a run that was cut off may leave and a whole one may not."""
+
+
+def assert_login(machine: Machine) -> None:
+    """Log in anew over SSH, as a person would."""
+    login = machine.ssh("true", timeout_s=120)
+    assert login.returncode == 0, login.stderr
+
+
+def assert_converged(machine: Machine) -> None:
+    """Assert that everything is as wanted, nothing is left to do, and nothing was left behind."""
+    assert deploying.not_ok(machine) == {}
+    assert deploying.plan(machine) == []
+    assert machine.succeed(LEFTOVERS) == ""

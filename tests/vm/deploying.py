@@ -151,14 +151,6 @@ def started(name: str, spec: Spec | None = None) -> Iterator[Machine]:
         yield machine
 
 
-@contextmanager
-def hardened(name: str, policy: Policy | None = None, spec: Spec | None = None) -> Iterator[Machine]:
-    """Run a machine that was deployed to."""
-    with started(name, spec) as machine:
-        deploy(machine, policy)
-        yield machine
-
-
 def controls(machine: Machine) -> dict[str, Control]:
     """Return what the box finds of itself, by control id."""
     result = machine.run("plimsoll verify --json")
@@ -174,26 +166,34 @@ def not_ok(machine: Machine) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Deployed:
-    """A machine that was deployed to, with what it was like before, and the deploy itself."""
+    """A machine that was deployed to, what it was like right before and right after that, and the deploy itself."""
 
     machine: Machine
     before: Mapping[str, str]
+    after: Mapping[str, str]
     run: Run
 
 
-STOCK_VALUES = {
+WATCHED = {
     "started by admin's manager": "systemd-run --user --machine=admin@.host --quiet --wait --pipe cat "
     "/proc/self/oom_score_adj",
     "admin's manager": "systemctl show -p MainPID --value user@1000.service",
     "system.slice memory.min": "cat /sys/fs/cgroup/system.slice/memory.min",
     "the zones' reserve in KiB": "awk '$1 == \"min\" { pages += $2 } END { print pages * 4 }' /proc/zoneinfo",
 }
-"""What is looked at before a deploy, to be compared with afterwards."""
+"""What is looked at before a deploy and after it."""
 
 
-def stock_values(machine: Machine) -> dict[str, str]:
-    """Return the present output of STOCK_VALUES."""
-    return {name: machine.succeed(command).strip() for name, command in STOCK_VALUES.items()}
+def watched_values(machine: Machine) -> dict[str, str]:
+    """Return the present output of WATCHED."""
+    return {name: machine.succeed(command).strip() for name, command in WATCHED.items()}
+
+
+def observed_deploy(machine: Machine, policy: Policy | None = None) -> Deployed:
+    """Deploy to a machine that nothing was done to."""
+    before = watched_values(machine)
+    run = deploy(machine, policy)
+    return Deployed(machine, before, watched_values(machine), run)
 
 
 def add_bus_activated_unit(machine: Machine) -> None:

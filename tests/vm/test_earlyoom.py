@@ -5,7 +5,6 @@ import re
 import pytest
 
 from lab.machine import Machine
-from lab.snapshot import Spec
 from tests.vm import deploying
 from tests.vm.deploying import Deployed
 
@@ -62,14 +61,12 @@ def test_it_fires_where_the_deploy_says(hardened: Deployed) -> None:
     check_firing_point(hardened.machine, deploying.deploy(hardened.machine), 6)
 
 
-@pytest.mark.slow
-def test_the_older_version_gets_its_own_arguments() -> None:
+def test_the_older_version_gets_its_own_arguments(hardened_bookworm: Deployed) -> None:
     """On Debian 12, whose 1.7 counts percentages of MemTotal, 5 and 3 are chosen; deploy and daemon agree again."""
-    with deploying.started("bookworm", Spec("bookworm")) as machine:
-        run = deploying.deploy(machine)
-        assert arguments(machine) == ["-r", "60", "-m", "5,3", "-s", "100,100", "-g", "--prefer", PREFER]
-        assert "earlyoom 1.7" in said_at_start(machine)
-        check_firing_point(machine, run, 5)
+    machine = hardened_bookworm.machine
+    assert arguments(machine) == ["-r", "60", "-m", "5,3", "-s", "100,100", "-g", "--prefer", PREFER]
+    assert "earlyoom 1.7" in said_at_start(machine)
+    check_firing_point(machine, hardened_bookworm.run, 5)
 
 
 @pytest.mark.slow

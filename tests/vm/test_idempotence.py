@@ -1,61 +1,15 @@
-"""The first run applies everything, the second nothing, whoever makes it."""
-
-from collections.abc import Iterator
+"""The first run applies everything, the second nothing, whoever makes it; on both releases."""
 
 import pytest
 
-from lab.machine import Machine
-from lab.snapshot import Spec
 from plimsoll.controls import registry
 from tests.vm import deploying
+from tests.vm.deploying import Deployed
 
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(1200)]
+pytest_plugins = ["tests.vm.deployed"]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
 
 ON_BY_DEFAULT = [f"Layer {n}" for n in ("box", "kernel", "slices", "journald", "sshd", "user_manager", "earlyoom")]
-
-
-@pytest.fixture(scope="module", params=["trixie", "bookworm"])
-def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
-    """Yield a machine that nothing was done to, one of each release."""
-    with deploying.started("idempotence", Spec(request.param)) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def first(machine: Machine) -> deploying.Run:
-    """Return the first deploy."""
-    return deploying.deploy(machine)
-
-
-def test_the_first_run_changes_every_layer_that_is_on(first: deploying.Run) -> None:
-    """Every layer that is on by default has something to do on a stock machine, and the opt-in ones do nothing."""
-    assert first.changed() == ON_BY_DEFAULT
-    assert first.failed() == []
-
-
-@pytest.mark.usefixtures("first")
-def test_every_control_is_verified_live(machine: Machine) -> None:
-    """After the first run the box finds every control as wanted, with a control of every layer among them."""
-    assert deploying.not_ok(machine) == {}
-    layers = {control["layer"] for control in deploying.controls(machine).values()}
-    assert layers == set(registry.LAYERS) - {"recovery", "driver_option", "trims"}
-
-
-@pytest.mark.usefixtures("first")
-def test_the_second_run_changes_nothing(machine: Machine) -> None:
-    """A second run carries out every operation and changes nothing on the host."""
-    before = machine.succeed(MANIFEST)
-    assert deploying.deploy(machine).changed() == []
-    assert machine.succeed(MANIFEST) == before
-
-
-@pytest.mark.usefixtures("first")
-@pytest.mark.parametrize("user", ["admin", "root"])
-def test_nothing_is_announced_after_the_first_run(machine: Machine, user: str) -> None:
-    """A dry run announces no change and no conditional one, as a sudo user and as root."""
-    assert deploying.plan(machine, user=user) == []
-
-
 MANIFEST = (
     "find /etc /usr/local /var/lib/plimsoll -type f -printf '%p %m %U:%G %T@ %i\\n' | sort;"
     " systemctl list-unit-files --no-legend --no-pager;"
@@ -63,3 +17,29 @@ MANIFEST = (
     " sysctl vm.min_free_kbytes kernel.sysrq"
 )
 """Files with owner, time and inode, unit states, the daemons' process ids, and two values of the kernel."""
+
+
+def test_the_first_run_changes_every_layer_that_is_on(either: Deployed) -> None:
+    """Every layer that is on by default has something to do on a stock machine, and the opt-in ones do nothing."""
+    assert either.run.changed() == ON_BY_DEFAULT
+    assert either.run.failed() == []
+
+
+def test_every_control_is_verified_live(either: Deployed) -> None:
+    """After the first run the box finds every control as wanted, with controls of every layer that is on."""
+    assert deploying.not_ok(either.machine) == {}
+    layers = {control["layer"] for control in deploying.controls(either.machine).values()}
+    assert layers == set(registry.LAYERS) - {"recovery", "driver_option", "trims"}
+
+
+def test_the_second_run_changes_nothing(either: Deployed) -> None:
+    """A second run carries out every operation and changes nothing on the host."""
+    before = either.machine.succeed(MANIFEST)
+    assert deploying.deploy(either.machine).changed() == []
+    assert either.machine.succeed(MANIFEST) == before
+
+
+@pytest.mark.parametrize("user", ["admin", "root"])
+def test_nothing_is_announced_after_the_first_run(either: Deployed, user: str) -> None:
+    """A dry run announces no change and no conditional one, as a sudo user and as root."""
+    assert deploying.plan(either.machine, user=user) == []

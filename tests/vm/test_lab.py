@@ -141,6 +141,7 @@ def test_files_go_in_and_out(machine: Machine) -> None:
     assert machine.read("/root/a b") == text
 
 
+@pytest.mark.timeout(900)
 def test_crash_loses_what_was_not_flushed(machine: Machine) -> None:
     """A power cut keeps what was synced, loses what was not, and the disk boots; a reboot keeps everything."""
     before = boot_id(machine)

@@ -1,0 +1,72 @@
+"""The one file that a host gets: the standard library and itself, the same bytes every time."""
+
+import ast
+import json
+import shlex
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from plimsoll import zipapp
+
+SOURCES = sorted((zipapp.PACKAGE / "box").rglob("*.py"))
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_box_imports_only_the_standard_library_and_itself(source: Path) -> None:
+    """Whatever a module of the box imports, anywhere in it, comes with Python or is in the same file."""
+    names = set()
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            names.add(node.module or "")
+    foreign = {n for n in names if n.partition(".")[0] not in sys.stdlib_module_names}
+    assert all(name == "plimsoll.box" or name.startswith("plimsoll.box.") for name in foreign)
+
+
+def test_same_sources_same_bytes() -> None:
+    """Built twice, also with other time stamps of the sources, it is the same file: a second deploy sends nothing."""
+    first = zipapp.build()
+    zipapp.build.cache_clear()
+    assert zipapp.build() == first
+
+
+def test_it_holds_the_box_and_nothing_else(tmp_path: Path) -> None:
+    """All modules of the box are in it, and none of the operator's."""
+    (tmp_path / "p").write_bytes(zipapp.build())
+    with zipfile.ZipFile(tmp_path / "p") as archive:
+        names = set(archive.namelist())
+    expected = {f"plimsoll/{source.relative_to(zipapp.PACKAGE)}" for source in SOURCES}
+    assert names == expected | {"__main__.py", "plimsoll/__init__.py"}
+
+
+def _run(*argv: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(argv, input=given, capture_output=True, cwd="/", timeout=60, check=False)
+
+
+def test_it_runs_alone(tmp_path: Path) -> None:
+    """Python in isolated mode runs it from its file, with no package installed and no checkout in reach."""
+    program = tmp_path / "plimsoll.pyz"
+    program.write_bytes(zipapp.build())
+    ran = _run(sys.executable, "-I", "-S", str(program), "state")
+    assert ran.returncode == 0
+    assert json.loads(ran.stdout)["schema"].startswith("plimsoll.state/")
+    assert _run(sys.executable, "-I", "-S", str(program), "fly").returncode == 4
+
+
+def test_it_runs_from_memory() -> None:
+    """The command that needs no file on the host takes the program from its input, and then its own input."""
+    argv = shlex.split(zipapp.from_memory("state"))
+    ran = _run(sys.executable, *argv[1:], given=f"{zipapp.first_line()}\n".encode())
+    assert ran.returncode == 0
+    assert json.loads(ran.stdout)["schema"].startswith("plimsoll.state/")
+
+
+def test_installed_command_is_quoted() -> None:
+    """Arguments of the installed program reach it as they are, whatever they hold."""
+    assert shlex.split(zipapp.installed("apply", "a b'; rm x")) == ["/usr/local/bin/plimsoll", "apply", "a b'; rm x"]

@@ -1,0 +1,24 @@
+"""pyinfra dies after its first, second, third … command: the host answers each time, and the last run is whole."""
+
+import itertools
+
+import pytest
+
+from lab.machine import Machine
+from tests.vm import breaking
+
+pytestmark = [pytest.mark.vm, pytest.mark.slow, pytest.mark.timeout(7200)]
+
+
+def test_a_deploy_that_is_cut_off_anywhere_can_be_repeated(machine: Machine) -> None:
+    """SIGKILL after command k = 1, 2, 3 … on one machine: a login works after each, and the last run converges."""
+    for count in itertools.count(1):
+        code = breaking.deploy_killed(machine, "after", "", count)
+        breaking.assert_login(machine)
+        if code != breaking.KILLED:
+            break
+    # a first run takes two looks, one command a layer, three more for sshd, and two looks at the end
+    assert count > 10
+    # a command whose reader is gone is carried to its end
+    machine.wait_until_fails("pgrep -f plimsoll.pyz", timeout_s=300)
+    breaking.assert_converged(machine)
