@@ -38,6 +38,9 @@ def harden(before: Look) -> None:
 
 def main() -> None:
     """Look at the host, and harden it unless something forbids to."""
+    if host.data.get("ssh_strict_host_key_checking") is None:
+        refuse(["group_data/all.py was not read (strict host keys, time-outs): run pyinfra from the repository's root"])
+        return
     before = look(host, host.name)
     if before is None:
         refuse(["its state could not be read: see above"])

@@ -84,7 +84,7 @@ def _verify(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
 def _state(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
     try:
         request = Request.from_json(json.loads(arguments.request))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         return _fail(USAGE, f"--request: {error}")
     print(json.dumps(state.read(request, host)))
     return GOOD
@@ -98,9 +98,9 @@ def _apply(_arguments: argparse.Namespace, host: Host, program: bytes) -> int:
     if _need_root():
         return _fail(USAGE, "changing the host needs root: use sudo")
     try:
-        plan = json.load(sys.stdin)
-    except ValueError as error:
-        return _fail(USAGE, f"the plan is not JSON: {error}")
+        plan = dict(json.load(sys.stdin))
+    except (ValueError, TypeError) as error:
+        return _fail(USAGE, f"the plan is not a JSON object: {error}")
     _carry_on_without_a_terminal()
     with apply.exclusively(host):
         try:

@@ -32,8 +32,6 @@ class Step:
 
     line: str
     act: Callable[[], object] | None = None
-    after: tuple[str, ...] = ()
-    """The actions that have to follow, once all files are back."""
     removes: str = ""
     """The path that is gone afterwards."""
 
@@ -57,15 +55,17 @@ def revert(host: Host, layer: str | None) -> Iterator[tuple[str, str]]:
     entries = ledger.load(host)
     sweep(host, entries)
     stay: list[Entry] = [e for e in entries if not _is_chosen(e, layer)]
+    has_failed = False
     for group in _groups(host, entries, layer):
-        if any(e["layer"] != PROGRAM_LAYER for e in stay) and layer is None and _is_of_program(group):
+        if has_failed and _is_of_program(group):
             yield "kept", "the program itself, until what failed is put right: run this again then"
             stay.extend(e for e in entries if e["layer"] == PROGRAM_LAYER)
             break
         for owners, step in group:
             failure = _perform(step)
+            has_failed = has_failed or bool(failure)
             yield ("failed", f"{step.line}: {failure}") if failure else (step.outcome, step.line)
-            stay.extend(e for e in owners if failure or (step.act is None and _has_content(e)))
+            stay.extend(e for e in owners if failure or (step.act is None and _is_of_use(e, layer)))
     ledger.save(host, [e for e in entries if any(e is s for s in stay)])
 
 
@@ -77,6 +77,11 @@ def _perform(step: Step) -> str:
     except (OSError, actions.ActionError) as error:
         return str(error)
     return ""
+
+
+def _is_of_use(entry: Entry, layer: str | None) -> bool:
+    """Say whether an entry stays though nothing was done: it holds old content, or another layer still fills it."""
+    return _has_content(entry) or (entry["kind"] == "directory" and layer is not None)
 
 
 def _has_content(entry: Entry) -> bool:
@@ -113,12 +118,13 @@ def _steps(host: Host, entries: list[Entry], removed: set[str]) -> Iterator[tupl
             yield from _following(host, after)
             after.clear()
         step = _directory(host, entry, removed) if entry["kind"] == "directory" else _DECIDE[entry["kind"]](host, entry)
-        if step is None:
-            continue
-        removed.add(step.removes)
-        for action in step.after:
-            after.setdefault(action, []).append(entry)
-        yield [entry], step
+        if step is None or step.act is not None:
+            # also for a file that is back already: a revert that was cut off may not have come to what follows
+            for action in entry.get("after", ()):
+                after.setdefault(action, []).append(entry)
+        if step is not None:
+            removed.add(step.removes)
+            yield [entry], step
     yield from _following(host, after)
 
 
@@ -148,12 +154,11 @@ def _file(host: Host, entry: Entry) -> Step | None:
     if now == old:
         return None
     if not now.get("absent") and _hash_of(now) not in entry["ours"]:
-        kept = "; what it was before stays in the ledger" if _has_content(entry) else ""
+        kept = "; what it was before stays in the ledger" if not old.get("absent") else ""
         return Step(f"{path} was changed by somebody else since and is left as it is{kept}")
-    after = tuple(entry["after"])
     if old.get("absent"):
-        return Step(f"remove {path}", lambda: _remove(host.path(path)), after, removes=path)
-    return Step(f"restore {path}", lambda: _restore(host.path(path), old), after)
+        return Step(f"remove {path}", lambda: _remove(host.path(path)), removes=path)
+    return Step(f"restore {path}", lambda: _restore(host.path(path), old))
 
 
 def _remove(path: str) -> None:

@@ -78,7 +78,7 @@ def _children(values: dict[str, str], state: State) -> Iterator[str]:
     own = values.get("slices/system.slice:MemoryMin")
     if own is None:
         return
-    login = len(slices.running_login_units(state)) * (parse_bytes(values.get("slices/login:MemoryMin", "0")) or 0)
+    login = len(slices.login_units_in_use(state)) * (parse_bytes(values.get("slices/login:MemoryMin", "0")) or 0)
     units = sum(parse_bytes(values.get(f"{layer}/MemoryMin", "0")) or 0 for layer in ("sshd", "journald"))
     if (parse_bytes(own) or 0) < login + units:
         yield (

@@ -1,5 +1,7 @@
 """Layer slices: protection counts only as far as every ancestor has it, so the slices come before their units."""
 
+from collections.abc import Mapping
+
 from plimsoll.box.model import State
 from plimsoll.controls.record import UnitProperty, Why
 from plimsoll.controls.values import Size
@@ -13,10 +15,17 @@ LOGIN_UNITS = (
 """What a login over the network and the record of a night need besides sshd and journald."""
 
 
-def running_login_units(state: State) -> list[str]:
-    """Return those of LOGIN_UNITS that run on this host, each under its own name only."""
+def login_units_in_use(state: State) -> list[str]:
+    """Return those of LOGIN_UNITS that this host runs or starts at boot, each under its own name only.
+
+    One that is stopped for a moment must not lose its drop-in to a deploy that comes by.
+    """
     units = ((name, state["units"][name].get("show", {})) for name in LOGIN_UNITS)
-    return [n for n, show in units if show.get("ActiveState") == "active" and show.get("Id") == n]
+    return [n for n, show in units if show.get("Id") == n and _is_in_use(show)]
+
+
+def _is_in_use(show: Mapping[str, str]) -> bool:
+    return show.get("ActiveState") == "active" or show.get("UnitFileState") == "enabled"
 
 
 CONTROLS = (
@@ -60,7 +69,7 @@ CONTROLS = (
     UnitProperty(
         id="slices/login:MemoryMin",
         target="dbus.service and others",
-        targets=running_login_units,
+        targets=login_units_in_use,
         possible=LOGIN_UNITS,
         section="Service",
         name="MemoryMin",

@@ -126,6 +126,11 @@ def write_tree(root: Path, files: dict[str, str]) -> None:
         real.write_text(text)
 
 
+def names_in(directory: Path) -> list[str]:
+    """Return the sorted names in a directory."""
+    return sorted(path.name for path in directory.iterdir())
+
+
 def tree(root: Path) -> dict[str, tuple[str, str]]:
     """Return everything below `root`: path -> (mode, content or link target; `directory` for one)."""
     found = {}

@@ -85,7 +85,7 @@ def test_every_action_of_a_control_is_known() -> None:
 def test_sshd_is_not_restarted_with_a_broken_configuration(tmp_path: Path) -> None:
     """What sshd -t refuses is said with its own last line."""
     host = Answering(root=str(tmp_path), answers={"sshd -t": Ran(255, "", "x: line 3: Bad configuration option")})
-    with pytest.raises(ActionError, match="line 3: Bad configuration option.*sshd was not restarted"):
+    with pytest.raises(ActionError, match=r"line 3: Bad configuration option.*sshd was not restarted"):
         ACTIONS["sshd-check"].perform(host)
 
 

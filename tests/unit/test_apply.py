@@ -1,6 +1,5 @@
 """Carrying out a plan: all files or none, and nothing before it is recorded."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 
 from plimsoll.box import actions, apply, files, ledger
 from plimsoll.box.model import PLAN_SCHEMA
-from tests.unit.builders import FakeHost, tree, write_tree
+from tests.unit.builders import FakeHost, names_in, tree, write_tree
 
 
 def plan(*paths: str, actions: list[list[str]] | None = None, content: str = "new\n") -> dict[str, Any]:
@@ -120,7 +119,7 @@ def test_leftovers_are_swept(tmp_path: Path) -> None:
     list(apply.apply(plan("/etc/a"), host))
     files.stage(f"{tmp_path}/etc/a", b"half", 0o600)
     list(apply.apply(plan("/etc/a"), host))
-    assert os.listdir(tmp_path / "etc") == ["a"]
+    assert names_in(tmp_path / "etc") == ["a"]
 
 
 def test_program_comes_from_the_command_itself(tmp_path: Path) -> None:

@@ -118,11 +118,12 @@ def test_apply_and_revert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 @pytest.mark.parametrize(
     ("plan", "code", "words"),
     [
-        ("junk", 4, "the plan is not JSON"),
+        ("junk", 4, "the plan is not a JSON object"),
         (json.dumps(_plan(schema="x")), 1, "deploy again"),
         (json.dumps(_plan(actions=[["fly"]])), 1, "unknown action"),
         (json.dumps(_plan(actions=[["sysctl", "no.such", "1"]])), 1, "/proc/sys/no/such: writing 1"),
-        (json.dumps(_plan(files=[{**_plan()["files"][0], "path": "/etc"}])), 1, "is a directory"),
+        (json.dumps(_plan(files=[{**_plan()["files"][0], "path": "/etc"}])), 1, "/etc: Is a directory"),
+        ("[1]", 4, "the plan is not a JSON object"),
     ],
 )
 def test_a_plan_that_fails(

@@ -97,7 +97,7 @@ def test_words(text: str, c_escapes: bool, expected: list[str]) -> None:
 
 def _unit(env: str | None, *drop_ins: str) -> dict[str, Any]:
     files = {"fragments": [FRAGMENT], "drop_ins": [file(f"/etc/d/{n}.conf", text) for n, text in enumerate(drop_ins)]}
-    read = (lambda path: None) if env is None else (lambda path: file(path, env))
+    read = (lambda _path: None) if env is None else (lambda path: file(path, env))
     return {**files, "environment": environment(unit_files_in_order(files), read)}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from plimsoll.box import files
-from tests.unit.builders import tree
+from tests.unit.builders import names_in, tree
 
 
 def test_content_and_mode(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_content_and_mode(tmp_path: Path) -> None:
         os.umask(old)
     assert path.read_bytes() == b"new"
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    assert os.listdir(tmp_path) == ["x"]
+    assert names_in(tmp_path) == ["x"]
 
 
 def test_a_staged_file_changes_nothing_yet(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_directory_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     with pytest.raises(IsADirectoryError):
         files.write_atomically(str(tmp_path / "x"), b"new", 0o644)
-    assert os.listdir(tmp_path) == ["x"]
+    assert names_in(tmp_path) == ["x"]
 
 
 def test_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
@@ -78,5 +78,5 @@ def test_sweep(tmp_path: Path) -> None:
     for name in (f".x.abc{files.TEMPORARY_SUFFIX}", f".y.abc{files.TEMPORARY_SUFFIX}", ".x.swp", "x"):
         (tmp_path / name).touch()
     files.sweep(f"{tmp_path}/x")
-    assert sorted(os.listdir(tmp_path)) == [".x.swp", f".y.abc{files.TEMPORARY_SUFFIX}", "x"]
+    assert names_in(tmp_path) == [".x.swp", f".y.abc{files.TEMPORARY_SUFFIX}", "x"]
     files.sweep(f"{tmp_path}/none/x")

@@ -110,7 +110,7 @@ def test_exit_code(verdicts: tuple[Verdict, ...], strict: bool, code: int) -> No
     """What could not be told comes before what is bad; what is pending counts only when asked for."""
     judgements = [Judgement("a/b", "a", v, "", None, None, None, "") for v in verdicts]
     assert exit_code(judgements, strict=strict) == code
-    assert BAD == {Verdict.DRIFTED, Verdict.SHADOWED, Verdict.UNPERSISTED}
+    assert {Verdict.DRIFTED, Verdict.SHADOWED, Verdict.UNPERSISTED} == BAD
 
 
 # --- a state that is not what it should be ----------------------------------------------------------
@@ -120,10 +120,9 @@ EVERYTHING = [
     unit_property("ssh.service", "MemoryMin", "256M"),
     unit_property("ssh.service", "OOMScoreAdjust", "-1000"),
     unit_property("user@.service", "OOMScoreAdjust", "0"),
-    *(
-        Wanted(f"m/{t}", "m", Kind.MANAGER_PROPERTY, t, "5", name=n, section="S", file="/f")
-        for t, n in (("journald", "SyncIntervalSec"), ("user", "DefaultOOMScoreAdjust"), ("system", "RuntimeWatchdogSec"))
-    ),
+    Wanted("m/j", "m", Kind.MANAGER_PROPERTY, "journald", "5", name="SyncIntervalSec", section="S", file="/f"),
+    Wanted("m/u", "m", Kind.MANAGER_PROPERTY, "user", "5", name="DefaultOOMScoreAdjust", section="S", file="/f"),
+    Wanted("m/s", "m", Kind.MANAGER_PROPERTY, "system", "5", name="RuntimeWatchdogSec", section="S", file="/f"),
     Wanted("u/s", "u", Kind.UNIT_STATE, "ssh.service", "enabled active"),
     Wanted("p/p", "p", Kind.PACKAGE, "earlyoom", "installed"),
     Wanted("f/f", "f", Kind.CONFIG_FILE, "/f", f"{'0' * 64} 0644", file="/f"),

@@ -11,7 +11,7 @@ from plimsoll.box import apply, revert, state, verify
 from plimsoll.box.model import Request, Verdict, Waiver
 from plimsoll.controls import plan, registry
 from plimsoll.policy import Policy
-from tests.unit.builders import NEEDS_ROOT, FakeHost, stock_host, tree, write_tree
+from tests.unit.builders import NEEDS_ROOT, FakeHost, stock_host, tree
 
 TODAY = datetime.date(2026, 11, 30)
 NO_EARLYOOM: dict[str, Any] = {"layers": {"earlyoom": False}}
@@ -27,7 +27,7 @@ def look(host: FakeHost, policy: Policy) -> dict[str, Any]:
 def planned(host: FakeHost, waivers: dict[str, Waiver] | None = None, **choices: Any) -> plan.HostPlan:  # noqa: ANN401  # any policy
     """Return what a deploy with these choices would do to a host."""
     policy = Policy.model_validate({**NO_EARLYOOM, **choices})
-    return plan.host_plan(policy, look(host, policy), lambda control: (waivers or {}).get(control), TODAY)
+    return plan.host_plan(policy, look(host, policy), (waivers or {}).get, TODAY)
 
 
 def carry_out(host: FakeHost, host_plan: plan.HostPlan) -> None:
@@ -147,7 +147,7 @@ def test_waived_and_unsupported_are_not_written(tmp_path: Path) -> None:
 
 
 def test_parents_come_before_children(tmp_path: Path) -> None:
-    """The slices' protection is written in a layer before that of their units, without which it would be worth nothing."""
+    """The slices' protection is written before that of their units, without which it would be worth nothing."""
     found = planned(stock_host(tmp_path))
     actions = [action for layer in found.layers for action in layer.actions if action[0] == "cgroup"]
     paths = [path for _name, path, _value in actions]
@@ -186,7 +186,10 @@ def test_the_program_is_named_not_shown(tmp_path: Path) -> None:
 
 def test_every_written_path_was_looked_at(tmp_path: Path) -> None:
     """Whatever a plan writes was read before it, or a second run could not know that it is there."""
-    choices = {"layers": {"recovery": True, "earlyoom": True, "driver_option": True}, "trims": ["cups.service"]}
+    choices: dict[str, Any] = {
+        "layers": {"recovery": True, "earlyoom": True, "driver_option": True},
+        "trims": ["cups.service"],
+    }
     paths = set(plan.managed_paths(Policy.model_validate(choices)))
     found = planned(stock_host(tmp_path), **choices)
     assert {c.file.path for layer in found.layers for c in layer.changes} <= paths

@@ -60,7 +60,8 @@ def test_infinite_span() -> None:
     [
         ("MemoryMin", "", 0), ("MemoryMin", "infinity", INFINITY), ("MemoryMin", "15%", "15%"),
         ("MemoryMin", "101%", None), ("MemoryMin", "256MB", None), ("MemoryLow", "1G", 1 << 30),
-        ("CPUWeight", "idle", "idle"), ("IOWeight", "idle", None), ("CPUWeight", "0", None), ("CPUWeight", "10001", None),
+        ("CPUWeight", "idle", "idle"), ("IOWeight", "idle", None), ("CPUWeight", "0", None),
+        ("CPUWeight", "10001", None),
         ("OOMScoreAdjust", "-1000", -1000), ("OOMScoreAdjust", "2000", None), ("OOMScoreAdjust", '"6"', None),
         ("OOMScoreAdjust", "", ""), ("OOMScoreAdjust", "6\u00a0", None), ("OOMScoreAdjust", "6 # x", None),
         ("SyncIntervalSec", "5 sec", 5_000_000), ("SyncIntervalSec", "soon", None), ("SyncIntervalSec", "", ""),
@@ -76,7 +77,8 @@ def test_meaning_of_an_assignment(key: str, value: str, expected: object) -> Non
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
-        ("262144", "262144", True), ("0x40000", "262144", True), ("4 4 1 7", "4\t4 1 7", True), ("20 # later", "20", True),
+        ("262144", "262144", True), ("0x40000", "262144", True), ("4 4 1 7", "4\t4 1 7", True),
+        ("20 # later", "20", True),
         ("256K", "262144", False), ("060", "60", False), ("+1", "1", False), ("1min", "60", False), ("", "0", False),
         ("1", "1 2", False), ('"1"', "1", False), ("|/bin/core %p", "|/bin/core %p", True), ("1\u00a0", "1", False),
     ],

@@ -1,5 +1,6 @@
 """What each kind of control reads out of a state: live, persisted, and who decides."""
 
+import dataclasses
 import json
 from typing import Any
 
@@ -10,7 +11,7 @@ from plimsoll.box.readings import reading
 from tests.unit.builders import file, masked, ours, process, state, sysctl, unit, unit_property, unreadable
 
 OURS = "/etc/sysctl.d/zz-plimsoll.conf"
-USR = "/usr/lib/sysctl.d"
+VENDORS = "/usr/lib/sysctl.d/a.conf"
 PANIC = sysctl("kernel.panic", "20")
 
 
@@ -25,9 +26,9 @@ def _sysctls(*files: dict[str, Any], **others: Any) -> dict[str, Any]:  # noqa: 
         (_sysctls(file(OURS, "kernel.panic = 20")), "20", Place(OURS, 1), ""),
         (_sysctls(), None, None, ""),
         (_sysctls(file(OURS, "kernel.panic=20"), ufw=file("/u", "kernel/panic=1")), "1", Place("/u", 1), ""),
-        (_sysctls(file("/run/sysctl.d/zzz.conf", "kernel.panic=5")), None, None, "also set in /run/sysctl.d/zzz.conf:1"),
-        (_sysctls(masked("/run/sysctl.d/a.conf"), file(f"{USR}/a.conf", "kernel.panic=5")), "5", Place(f"{USR}/a.conf", 1), ""),
-        (_sysctls(etc_sysctl_conf=file("/etc/sysctl.conf", "\nkernel.panic=1")), None, None, "also set in /etc/sysctl.conf:2"),
+        (_sysctls(file("/run/sysctl.d/z.conf", "kernel.panic=5")), None, None, "also set in /run/sysctl.d/z.conf:1"),
+        (_sysctls(masked("/run/sysctl.d/a.conf"), file(VENDORS, "kernel.panic=5")), "5", Place(VENDORS, 1), ""),
+        (_sysctls(etc_sysctl_conf=file("/etc/x", "\nkernel.panic=1")), None, None, "also set in /etc/x:2"),
     ],
 )  # fmt: skip
 def test_sysctl(found: dict[str, Any], persisted: str | None, decided_by: Place | None, note: str) -> None:
@@ -142,7 +143,7 @@ def _journald(started_s: float, *drop_ins: dict[str, Any], main: dict[str, Any] 
 
 
 def test_journald_runs_with_what_was_there_when_it_started() -> None:
-    """journald shows no values: it has those of files that are older than itself, and is pending for younger ones."""
+    """What shows no values has those of files that are older than itself, and is pending for younger ones."""
     drop_in = file(SYNC.file, "[Journal]\nSyncIntervalSec=5s")
     assert reading(SYNC, _journald(100.0, drop_in)).live == "5s"
     old = reading(SYNC, _journald(10.0, drop_in))
@@ -184,9 +185,9 @@ def test_watchdog(changes: dict[str, Any], live: str | None, right: bool | None,
 
 # --- scores -----------------------------------------------------------------------------------------
 
-SESSIONS = Wanted(
-    "sshd/sessions", "sshd", Kind.SESSION_SCORE, "ssh.service", "0", name="OOMScoreAdjust", section="Service", file=MIN.file
-)  # fmt: skip
+SESSIONS = dataclasses.replace(
+    unit_property("ssh.service", "OOMScoreAdjust", "0"), id="sshd/sessions", kind=Kind.SESSION_SCORE
+)
 LISTENER = process(700, comm="sshd", oom_score_adj=-1000, started_s=50.0)
 
 

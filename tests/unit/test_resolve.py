@@ -201,7 +201,7 @@ def test_one_ini_file(text: str, expected: str | None) -> None:
     ],
 )
 def test_a_refused_value_leaves_the_one_before_it(values: list[str], expected: str | None) -> None:
-    """systemd warns of a value that it cannot read and keeps what was set before; an empty one resets."""
+    """Systemd warns of a value that it cannot read and keeps what was set before; an empty one resets."""
     files = [file(f"/{number}.conf", f"[Service]\nMemoryMin={value}") for number, value in enumerate(values)]
     winner = ini_value(files, "Service", "MemoryMin").winner
     assert (winner.value if winner else None) == expected

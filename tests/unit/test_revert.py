@@ -1,6 +1,5 @@
 """Everything back as it was."""
 
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from plimsoll.box import apply, ledger, revert
 from plimsoll.box.model import PLAN_SCHEMA
-from tests.unit.builders import FakeHost, tree, write_tree
+from tests.unit.builders import FakeHost, names_in, tree, write_tree
 
 
 def _plan(paths: list[str], actions: list[list[str]], layer: str = "kernel") -> dict[str, Any]:
@@ -31,7 +30,7 @@ def _machine(root: Path) -> FakeHost:
 
 
 def _without_traces(root: Path) -> dict[str, tuple[str, str]]:
-    """Return the tree without the lock and the directories of /run and /var, which hold nothing that was there before."""
+    """Return the tree without /run and /var, which hold nothing that was there before."""
     kept = {path: value for path, value in tree(root).items() if path.split("/")[0] not in ("run", "var")}
     values = {
         p: (m, bytes.fromhex(v).strip().hex())
@@ -106,7 +105,7 @@ def test_directory_with_files_of_others_is_left(tmp_path: Path) -> None:
     list(apply.apply(EVERYTHING, host))
     write_tree(tmp_path, {"/etc/deep/theirs": ""})
     list(revert.revert(host, None))
-    assert sorted(os.listdir(tmp_path / "etc/deep")) == ["theirs"]
+    assert names_in(tmp_path / "etc/deep") == ["theirs"]
 
 
 def test_one_layer(tmp_path: Path) -> None:
@@ -145,6 +144,17 @@ def test_cut_off_before_anything_was_written(tmp_path: Path) -> None:
         list(apply.apply(_plan(["/etc/theirs", "/etc/new", "/etc/dir"], []), host))
     (tmp_path / "etc/dir").rmdir()
     assert [o for o, _line in revert.revert(host, None) if o == "failed"] == []
+    assert _without_traces(tmp_path) == before
+
+
+def test_directories_shared_by_layers(tmp_path: Path) -> None:
+    """A directory that one layer made and another still uses goes with the last of them."""
+    host = _machine(tmp_path)
+    before = _without_traces(tmp_path)
+    list(apply.apply(_plan(["/etc/d/a"], [], "kernel"), host))
+    list(apply.apply(_plan(["/etc/d/b"], [], "slices"), host))
+    for layer in ("kernel", "slices", None):
+        list(revert.revert(host, layer))
     assert _without_traces(tmp_path) == before
 
 

@@ -87,7 +87,7 @@ def test_managed_files(tmp_path: Path) -> None:
 
 
 def test_manager_files(tmp_path: Path) -> None:
-    """systemd reads one main file, the most important, and the drop-ins of every directory."""
+    """Systemd reads one main file, the most important, and the drop-ins of every directory."""
     write_tree(tmp_path, {"/usr/lib/systemd/journald.conf": "u", "/etc/systemd/journald.conf": "e"})
     write_tree(tmp_path, {"/usr/lib/systemd/journald.conf.d/a.conf": "", "/run/systemd/journald.conf.d/b.conf": ""})
     found = state.manager_files(FakeHost(root=str(tmp_path)), "journald")

@@ -116,7 +116,7 @@ def test_any_stat_can_be_read(text: str) -> None:
 
 
 def test_processes_that_matter(tmp_path: Path) -> None:
-    """sshd's processes, user managers, sessions and what a user runs with a higher score matter; kernel threads do not."""
+    """Those of sshd, user managers and sessions matter, and what a user runs with a higher score."""
     in_manager = "/user.slice/user-0.slice/user@0.service/app.slice/x.scope"
     files = {
         **process_files(8, "code", score=300, cgroup=in_manager),
@@ -150,7 +150,7 @@ def test_engines(tmp_path: Path) -> None:
 
 
 def test_cgroup_of_a_slice_in_which_nothing_runs() -> None:
-    """systemctl names no cgroup for an empty slice; its own name is it, unless it is nested."""
+    """Systemd names no cgroup for an empty slice; its own name is it, unless it is nested."""
     assert units.default_cgroup("system.slice") == "/system.slice"
     assert units.default_cgroup("a-b.slice") == ""
     assert units.default_cgroup("ssh.service") == ""

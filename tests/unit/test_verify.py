@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from plimsoll.box import verify
-from plimsoll.box.model import AUDIT_SCHEMA, WANTED_SCHEMA, Judgement, Place, Verdict, Waiver, Wanted
+from plimsoll.box.model import AUDIT_SCHEMA, WANTED_SCHEMA, Judgement, Place, Verdict, Waiver
 from tests.unit.builders import FakeHost, stock_host, sysctl, write_tree
 
 WANTED = sysctl("kernel.panic", "0", waiver=Waiver("why", "2027-01-01"))

@@ -57,7 +57,7 @@ def test_it_runs_with_exactly_the_wanted_arguments(hardened: Deployed) -> None:
 
 def test_it_fires_where_the_deploy_says(hardened: Deployed) -> None:
     """On 1.8 the level is a percentage of what is available or anonymous; the deploy and the daemon agree on it."""
-    assert "earlyoom 1.8" in said_at_start(hardened.machine)
+    assert "earlyoom v1.8" in said_at_start(hardened.machine)
     check_firing_point(hardened.machine, deploying.deploy(hardened.machine), 6)
 
 
@@ -65,7 +65,7 @@ def test_the_older_version_gets_its_own_arguments(hardened_bookworm: Deployed) -
     """On Debian 12, whose 1.7 counts percentages of MemTotal, 5 and 3 are chosen; deploy and daemon agree again."""
     machine = hardened_bookworm.machine
     assert arguments(machine) == ["-r", "60", "-m", "5,3", "-s", "100,100", "-g", "--prefer", PREFER]
-    assert "earlyoom 1.7" in said_at_start(machine)
+    assert "earlyoom v1.7" in said_at_start(machine)
     check_firing_point(machine, hardened_bookworm.run, 5)
 
 
