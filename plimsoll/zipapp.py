@@ -12,6 +12,7 @@ INSTALLED = "/usr/local/lib/plimsoll/plimsoll.pyz"
 MAIN = "import sys\nfrom plimsoll.box.cli import main\n\nsys.exit(main())\n"
 _BOOTSTRAP = (
     "import base64,os,sys;"
+    "sys.version_info<(3,11) and sys.exit('plimsoll needs Python 3.11 or later on the host');"
     "z=base64.b64decode(sys.stdin.readline());"
     "f=os.memfd_create('plimsoll');os.write(f,z);"
     "sys.path.insert(0,f'/proc/self/fd/{f}');"

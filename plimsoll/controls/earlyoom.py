@@ -1,4 +1,4 @@
-"""Layer earlyoom: a backstop below the guard, with arguments that can fire here, and an honest figure of when."""
+"""Layer earlyoom: a backstop, with arguments that can fire here, and an honest figure of when."""
 
 import json
 import re
@@ -137,7 +137,7 @@ CONTROLS = (
         default="installed",
         value=Fixed("installed"),
         why=_why(
-            "A second killer that needs no GPU knowledge, for the case that the guard is late or gone.",
+            "A killer that needs no GPU knowledge, as the last one before the kernel's own.",
             "Where GPU memory is booked honestly (regime A) it held: 30 of 30 logins, SIGKILL 10 s after the start "
             "of a ramp that wedges a stock machine.",
         ),

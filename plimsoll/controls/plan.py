@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from plimsoll.box.actions import known
 from plimsoll.box.judge import judge
 from plimsoll.box.model import PLAN_SCHEMA, Judgement, State, Verdict, Waiver, Wanted
 from plimsoll.controls import registry, render
@@ -122,7 +123,8 @@ def _layer_plan(layer: str, files: Sequence[render.File], kept: Sequence[_Kept],
     follow = (action for change in changes for action in change.file.after)
     live = (a for k in kept if k.control.layer == layer for a in k.control.live_actions(k.wanted, k.judgement, state))
     unproven = layer == GUARDED_LAYER and bool(state.get("rollback_armed"))
-    return LayerPlan(layer, tuple(changes), tuple(dict.fromkeys([*follow, *live])), unproven)
+    steps = sorted(dict.fromkeys([*follow, *live]), key=lambda action: known(action).order)
+    return LayerPlan(layer, tuple(changes), tuple(steps), unproven)
 
 
 def _is_as_wanted(state: State, file: render.File) -> bool:

@@ -7,8 +7,8 @@ from plimsoll.box.quantities import parse_bytes
 from plimsoll.controls import earlyoom, registry, slices, sshd
 from plimsoll.policy import KERNEL_RESERVE, Policy
 
-MIN_SYSTEMD = 249
-"""Ubuntu 22.04; before that user managers know no DefaultOOMScoreAdjust (systemd 250) and io weights differ."""
+MIN_SYSTEMD = 250
+"""The first whose user managers know DefaultOOMScoreAdjust. Debian 12 has 252, Ubuntu 24.04 has 255."""
 MAX_SHARE = {"kernel": 16, "slices": 4}
 """The kernel's reserve may be a 16th of MemTotal, since nobody else can ever use it; protected memory a 4th, since
 it is only what its units use anyway. The defaults are 0.2 and 1.4 % of a 121.6 GiB box."""

@@ -117,7 +117,8 @@ CONTROLS: tuple[Control, ...] = (
         why=Why(
             reason="sshd was not killed when boxes stopped answering, it was starved: its pages were gone.",
             evidence="With MemoryMin on unit and slice no page of a protected unit was swapped out under a hog; with "
-            "the guard and these drop-ins 31 of 31 logins came back within 3.1 s in a box that otherwise wedges.",
+            "a killer that measures the driver's memory beside it 31 of 31 logins came back within 3.1 s on a box "
+            "that wedges otherwise.",
             source="Debian 13 virtual machine, kernel 6.12; a driver stand-in that books as reported",
             cost="Nothing while idle.",
             risk="daemon-reload alone leaves memory.min at 0, so the cgroup's file is written as well.",
