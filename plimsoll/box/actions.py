@@ -128,6 +128,18 @@ def set_unit(host: Host, unit: str, verbs: Sequence[str]) -> None:
         _must(host, "systemctl", verb, "--", unit)
 
 
+def retire_unit(host: Host, unit: str, verbs: Sequence[str]) -> None:
+    """Carry out verbs on a unit that goes for good, and clear what systemd remembers of it; raises ActionError."""
+    triggers = host.run("systemctl", "show", "-p", "Triggers", "--value", "--", unit).out.split()
+    set_unit(host, unit, verbs)
+    for service in triggers:
+        host.run("systemctl", "stop", "--", service)
+        host.run("systemctl", "reset-failed", "--", service)
+    if unit.endswith(".timer"):
+        # a persistent timer keeps a stamp of its last run
+        host.run("systemctl", "clean", "--what=state", "--", unit)
+
+
 def _start_socket(host: Host, socket: str) -> None:
     """Start a socket whose service holds the port: the service stops for that moment, and runs again afterwards."""
     triggers = _must(host, "systemctl", "show", "-p", "Triggers", "--value", "--", socket).split()

@@ -59,7 +59,7 @@ def revert(host: Host, layer: str | None) -> Iterator[tuple[str, str]]:
     for group in _groups(host, entries, layer):
         if has_failed and _is_of_program(group):
             yield "kept", "the program itself, until what failed is put right: run this again then"
-            stay.extend(e for e in entries if e["layer"] == PROGRAM_LAYER)
+            stay.extend(e for e in entries if _goes_last(e))
             break
         for owners, step in group:
             failure = _perform(step)
@@ -97,16 +97,23 @@ def _is_chosen(entry: Entry, layer: str | None) -> bool:
     return layer in (None, entry["layer"])
 
 
+def _goes_last(entry: Entry) -> bool:
+    return bool(entry["layer"] == PROGRAM_LAYER) and _phase(entry) != _PHASES[0]
+
+
 def _is_of_program(group: Group) -> bool:
-    return any(entry["layer"] == PROGRAM_LAYER for owners, _step in group for entry in owners)
+    return any(_goes_last(entry) for owners, _step in group for entry in owners)
 
 
 def _groups(host: Host, entries: list[Entry], layer: str | None) -> Iterator[Group]:
-    """Yield the steps of all chosen layers, and then those of the program's own."""
+    """Yield the steps of all chosen layers, and then those of the program's own.
+
+    Its watchers are switched off with the former, or they would raise an alarm over what is being put back.
+    """
     chosen = [e for e in reversed(entries) if _is_chosen(e, layer)]
     removed: set[str] = set()
     for of_program in (False, True):
-        group = list(_steps(host, [e for e in chosen if (e["layer"] == PROGRAM_LAYER) == of_program], removed))
+        group = list(_steps(host, [e for e in chosen if _goes_last(e) == of_program], removed))
         if group:
             yield group
 
@@ -210,7 +217,7 @@ def _unit(host: Host, entry: Entry) -> Step | None:
     if not verbs:
         return None
     if not old["enablement"]:
-        return Step(f"{unit}: {' and '.join(verbs)}, it was not there", lambda: actions.set_unit(host, unit, verbs))
+        return Step(f"{unit}: {' and '.join(verbs)}, it was not there", lambda: actions.retire_unit(host, unit, verbs))
     if not now["enablement"]:
         return Step(f"{unit} is not on this host any more")
     line = f"{unit}: {old['enablement']}, {old['activity']}"

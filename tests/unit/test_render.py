@@ -85,7 +85,7 @@ def test_own_files() -> None:
     assert {f"{box.UNIT_DIRECTORY}/{unit}" for unit in box.UNITS} <= files.keys()
     wrapper = files[box.WRAPPER].content.decode().splitlines()
     assert wrapper[0] == "#!/bin/sh"
-    assert shlex.split(wrapper[-1])[-2:] == [box.PROGRAM, "$@"]
+    assert shlex.split(wrapper[-1])[-2:] == ["$@", f"3<{box.PROGRAM}"]
 
 
 def test_wanted_document() -> None:

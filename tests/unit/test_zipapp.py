@@ -2,7 +2,9 @@
 
 import ast
 import json
+import os
 import shlex
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -29,11 +31,16 @@ def test_box_imports_only_the_standard_library_and_itself(source: Path) -> None:
     assert all(name == "plimsoll.box" or name.startswith("plimsoll.box.") for name in foreign)
 
 
-def test_same_sources_same_bytes() -> None:
-    """Built twice, also with other time stamps of the sources, it is the same file: a second deploy sends nothing."""
-    first = zipapp.build()
-    zipapp.build.cache_clear()
-    assert zipapp.build() == first
+def test_same_sources_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From another directory, with other time stamps, it is the same file: a second deploy sends nothing."""
+    built: list[bytes] = []
+    for copy in (tmp_path / "one", tmp_path / "two"):
+        shutil.copytree(zipapp.PACKAGE / "box" if not built else tmp_path / "one/box", copy / "box")
+        for source in (copy / "box").rglob("*.py"):
+            os.utime(source, (len(built), len(built)))
+        monkeypatch.setattr(zipapp, "PACKAGE", copy)
+        built.append(zipapp.build.__wrapped__())
+    assert built[0] == built[1]
 
 
 def test_it_holds_the_box_and_nothing_else(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ NOISE = re.compile(
     # started by the clock, by D-Bus or by the first look at them, and gone again when idle
     r"|units unit systemd-(tmpfiles-clean|hostnamed|timedated|localed)\S*"
     r"|cgroups /sys/fs/cgroup/system.slice/systemd-(hostnamed|timedated|localed|tmpfiles-clean)\S*"
-    r"|files /var/lib/systemd/(timers|random-seed|timesync)\S*"
+    r"|files /var/lib/systemd/(timers|random-seed|timesync):"
 )
 """What differs between two looks at a machine that nobody touched; each alternative with its reason."""
 

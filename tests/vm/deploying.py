@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from typing import Any
 import yaml
 
 from lab.errors import GuestError
+from lab.host import SEARCH_PATH
 from lab.machine import POLL_INTERVAL_S, Machine
 from lab.snapshot import Spec
 from plimsoll.controls import registry
@@ -210,6 +213,19 @@ def add_bus_activated_unit(machine: Machine) -> None:
     machine.succeed(
         f"chmod 0755 {TELL}; systemctl daemon-reload; systemctl reload dbus; systemctl enable --now {BUS_UNIT}"
     )
+
+
+def leave_hanging(machine: Machine, number: int) -> None:
+    """Leave tasks in uninterruptible sleep: they write to a file system on /mnt that is frozen."""
+    # made here, because the machine has no tools for file systems
+    with tempfile.TemporaryDirectory() as directory:
+        image = Path(directory) / "image"
+        command = ["mke2fs", "-q", "-t", "ext4", str(image), "4M"]
+        subprocess.run(command, env={**os.environ, "PATH": SEARCH_PATH}, check=True)
+        packed = gzip.compress(image.read_bytes())
+    assert machine.run("gzip -d >/var/tmp/image", stdin=packed).rc == 0
+    machine.succeed("mount /var/tmp/image /mnt && fsfreeze -f /mnt")
+    machine.succeed(f"for i in $(seq {number}); do setsid touch /mnt/$i >/dev/null 2>&1 & done")
 
 
 def boot_id(machine: Machine) -> str:

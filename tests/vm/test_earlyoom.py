@@ -100,6 +100,7 @@ def test_it_takes_the_model_server_and_nobody_else(hardened: Deployed) -> None:
         machine.succeed(f"systemctl stop bystander server 2>/dev/null; systemctl reset-failed; rm {SERVER}")
 
 
+@pytest.mark.slow
 def test_a_daemon_with_other_arguments_is_found_and_restarted(hardened: Deployed) -> None:
     """Arguments that were changed behind its file are drift, and the next deploy starts it with the wanted ones."""
     machine = hardened.machine

@@ -36,6 +36,7 @@ def test_everybody_who_may_become_root_can_deploy(hardened: Deployed, user: str,
     assert "plimsoll" not in [word for line in run.err.splitlines() for word in line.split("=")[1:]]
 
 
+@pytest.mark.slow
 def test_a_wrong_password_changes_nothing(hardened: Deployed) -> None:
     """With a wrong password the host is left out of the run, and nothing on it is changed."""
     machine = hardened.machine

@@ -50,6 +50,7 @@ def put_drop_in(machine: Machine, name: str) -> None:
     assert machine.ssh(SCORES).stdout.split() == ["-1000", "-1000"]
 
 
+@pytest.mark.slow
 def test_a_recipe_that_makes_logins_unkillable_is_taken_out_of_force(machine: Machine) -> None:
     """A drop-in of somebody else that gives sshd -1000 loses against ours: after the deploy a login has 0."""
     machine.succeed("mkdir -p /etc/systemd/system/ssh.service.d")
@@ -81,6 +82,7 @@ def state_of(machine: Machine, unit: str) -> list[str]:
     return machine.succeed(f"systemctl is-enabled {unit}; systemctl is-active {unit} || true").split()
 
 
+@pytest.mark.slow
 def test_a_port_that_only_the_socket_has_is_not_lost(ubuntu: Machine) -> None:
     """Asked to retire a socket with a port of its own, a deploy is refused with the port, and nothing is changed."""
     directory = "/etc/systemd/system/ssh.socket.d"
@@ -96,6 +98,7 @@ def test_a_port_that_only_the_socket_has_is_not_lost(ubuntu: Machine) -> None:
         ubuntu.succeed(f"rm -r {directory}; systemctl daemon-reload; systemctl restart ssh.socket")
 
 
+@pytest.mark.slow
 def test_the_socket_is_left_alone_by_default(ubuntu: Machine) -> None:
     """By default the socket goes on listening, and ssh.service is enabled and runs before anybody comes in."""
     deploying.deploy(ubuntu)
@@ -105,13 +108,18 @@ def test_the_socket_is_left_alone_by_default(ubuntu: Machine) -> None:
     assert deploying.plan(ubuntu) == []
 
 
+@pytest.mark.slow
 def test_the_socket_is_retired_when_asked_for(ubuntu: Machine) -> None:
     """Asked to, a deploy hands the port to sshd itself: a login works at once, and after a reboot."""
     deploying.deploy(ubuntu, RETIRE)
-    for after in ("the deploy", "a reboot"):
-        assert state_of(ubuntu, "ssh.socket") == ["disabled", "inactive"], after
-        assert state_of(ubuntu, "ssh.service") == ["enabled", "active"], after
-        assert ubuntu.ssh(SCORES).stdout.split() == ["0", "0"], after
-        if after == "the deploy":
-            ubuntu.reboot()
+    check_retired(ubuntu)
+    ubuntu.reboot()
+    check_retired(ubuntu)
     assert deploying.not_ok(ubuntu) == {}
+
+
+def check_retired(machine: Machine) -> None:
+    """Check that sshd runs by itself, and that a login works and can be killed."""
+    assert state_of(machine, "ssh.socket") == ["disabled", "inactive"]
+    assert state_of(machine, "ssh.service") == ["enabled", "active"]
+    assert machine.ssh(SCORES).stdout.split() == ["0", "0"]

@@ -50,6 +50,7 @@ def test_a_score_that_a_process_chose_is_reported_and_kept(hardened: Deployed) -
         machine.succeed("systemctl --user --machine=admin@.host stop editor")
 
 
+@pytest.mark.slow
 def test_a_manager_that_lost_its_score_is_repaired(hardened: Deployed) -> None:
     """A manager put back to 100 by hand is reported as waiting for the next login, and the next deploy repairs it."""
     machine = hardened.machine
@@ -62,6 +63,7 @@ def test_a_manager_that_lost_its_score_is_repaired(hardened: Deployed) -> None:
     assert machine.succeed(deploying.WATCHED["started by admin's manager"]).strip() == "0"
 
 
+@pytest.mark.slow
 def test_the_users_own_session_is_untouched(machine: Machine) -> None:
     """What runs under a user manager while a deploy changes it goes on running."""
     machine.succeed("systemd-run --user --machine=admin@.host --unit=work --quiet sleep infinity")
