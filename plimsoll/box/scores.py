@@ -63,8 +63,13 @@ def preferred_victims(state: State, wanted: int) -> str:
 
     Electron programs set 300 for themselves: that is theirs to decide, and nothing is done about it.
     """
-    people = [p for p in state["processes"] if p["cgroup"].startswith("/user.slice/") and not is_user_manager(p)]
+    people = [p for p in state["processes"] if p["cgroup"].startswith("/user.slice/") and not _is_managers_own(p)]
     higher = [p for p in people if int(p["oom_score_adj"]) > wanted]
     named = [f"{p['comm']} (pid {p['pid']}) has {p['oom_score_adj']}" for p in higher[:MAX_NAMED]]
     more = [f"{len(higher) - MAX_NAMED} more"] if len(higher) > MAX_NAMED else []
     return f"left as they are: {', '.join([*named, *more])}" if named else ""
+
+
+def _is_managers_own(process: Process) -> bool:
+    """Say whether a process is a user manager or the one that holds its PAM session."""
+    return is_user_manager(process) or process["comm"] == "(sd-pam)"

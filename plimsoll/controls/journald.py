@@ -1,11 +1,11 @@
 """Layer journald: the minutes before a stall must reach the disk, and the writer must outlive the shooting."""
 
-from plimsoll.controls.record import ManagerProperty, UnitProperty, Why
+from plimsoll.controls.record import DROP_IN, ManagerProperty, UnitProperty, Why
 from plimsoll.controls.values import Integer, Size, Span
+from plimsoll.controls.weights import weights
 
 UNIT = "systemd-journald.service"
 CONF = "/etc/systemd/journald.conf.d/plimsoll.conf"
-DROP_IN = "/etc/systemd/system/{unit}.d/plimsoll.conf"
 RESTART = (("restart", UNIT),)
 
 CONTROLS = (
@@ -83,38 +83,5 @@ CONTROLS = (
             skip_if="Never, as far as is known.",
         ),
     ),
-    UnitProperty(
-        id="journald/CPUWeight",
-        target=UNIT,
-        section="Service",
-        name="CPUWeight",
-        file=DROP_IN,
-        default="1000",
-        value=Integer(1, 10000),
-        why=Why(
-            reason="When every core is in reclaim, ten times the share of a normal unit.",
-            evidence="99.5 % system time was measured during a wedge.",
-            source="public report of a GB10 box, September 2026",
-            cost="None while there is idle time.",
-            risk="None known.",
-            skip_if="Never, as far as is known.",
-        ),
-    ),
-    UnitProperty(
-        id="journald/IOWeight",
-        target=UNIT,
-        section="Service",
-        name="IOWeight",
-        file=DROP_IN,
-        default="1000",
-        value=Integer(1, 10000),
-        why=Why(
-            reason="Its writes go before those of a swap storm, where the disk's scheduler knows weights.",
-            evidence="A kernel without an I/O cost model or BFQ has no io.weight; the control is then unsupported.",
-            source="Documentation/admin-guide/cgroup-v2.rst",
-            cost="None while the disk is idle.",
-            risk="None known.",
-            skip_if="Never, as far as is known.",
-        ),
-    ),
+    *weights("journald", UNIT, "Its writing goes on while every core is in reclaim.", "None known."),
 )

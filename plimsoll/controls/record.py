@@ -15,6 +15,8 @@ from plimsoll.policy import Policy
 
 Action = tuple[str, ...]
 """An action of plimsoll.box.actions: its name and its arguments."""
+DROP_IN = "/etc/systemd/system/{unit}.d/plimsoll.conf"
+"""Where a unit's properties are kept; sorts after systemctl edit's override.conf and after names with digits."""
 Waivers = Callable[[str], Waiver | None]
 
 

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 
 from plimsoll.box.model import State
-from plimsoll.controls.record import UnitProperty, Why
+from plimsoll.controls.record import DROP_IN, UnitProperty, Why
 from plimsoll.controls.values import Size
 
-DROP_IN = "/etc/systemd/system/{unit}.d/plimsoll.conf"
 LOGIN_UNITS = (
     "dbus.service", "dbus-broker.service", "systemd-logind.service", "NetworkManager.service",
     "systemd-networkd.service", "wpa_supplicant.service", "rsyslog.service", "tailscaled.service",

@@ -1,11 +1,11 @@
 """Layer sshd: running before it is needed, protected, and never a source of unkillable processes."""
 
 from plimsoll.box.model import Judgement, State, Wanted
-from plimsoll.controls.record import Action, Control, SessionScore, UnitProperty, UnitState, Why
-from plimsoll.controls.values import Fixed, Integer, Size
+from plimsoll.controls.record import DROP_IN, Action, Control, SessionScore, UnitProperty, UnitState, Why
+from plimsoll.controls.values import Fixed, Size
+from plimsoll.controls.weights import weights
 from plimsoll.policy import Policy
 
-DROP_IN = "/etc/systemd/system/{unit}.d/plimsoll.conf"
 CANDIDATES = ("ssh.service", "sshd.service")
 SOCKET = "ssh.socket"
 
@@ -125,42 +125,12 @@ CONTROLS: tuple[Control, ...] = (
             skip_if="Never, as far as is known.",
         ),
     ),
-    UnitProperty(
-        id="sshd/CPUWeight",
-        target="ssh.service",
+    *weights(
+        "sshd",
+        "ssh.service",
+        "The key exchange of a login needs the processor while every core is in reclaim.",
+        "Somebody who hammers sshd gets more of the processor and the disk.",
         targets=own_unit,
         possible=CANDIDATES,
-        section="Service",
-        name="CPUWeight",
-        file=DROP_IN,
-        default="1000",
-        value=Integer(1, 10000),
-        why=Why(
-            reason="The key exchange of a login needs the processor while every core is in reclaim.",
-            evidence="99.5 % system time was measured during a wedge.",
-            source="public report of a GB10 box, September 2026",
-            cost="None while there is idle time.",
-            risk="Somebody who hammers sshd gets more of the processor.",
-            skip_if="The box is open to the internet without a rate limit.",
-        ),
-    ),
-    UnitProperty(
-        id="sshd/IOWeight",
-        target="ssh.service",
-        targets=own_unit,
-        possible=CANDIDATES,
-        section="Service",
-        name="IOWeight",
-        file=DROP_IN,
-        default="1000",
-        value=Integer(1, 10000),
-        why=Why(
-            reason="Its reads go before those of a swap storm, where the disk's scheduler knows weights.",
-            evidence="A kernel without an I/O cost model or BFQ has no io.weight; the control is then unsupported.",
-            source="Documentation/admin-guide/cgroup-v2.rst",
-            cost="None while the disk is idle.",
-            risk="None known.",
-            skip_if="Never, as far as is known.",
-        ),
     ),
 )
