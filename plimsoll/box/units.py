@@ -3,7 +3,7 @@
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from plimsoll.box import cmdline
@@ -162,7 +162,7 @@ def shortened(item: dict[str, Any]) -> dict[str, Any]:
     return {**item, "argv": item["argv"][:2]}
 
 
-def is_user_manager(item: dict[str, Any]) -> bool:
+def is_user_manager(item: Mapping[str, Any]) -> bool:
     """Say whether a process is some user's own systemd (argv `systemd --user`, in the cgroup init.scope)."""
     in_init_scope = str(item["cgroup"]).endswith(".service/init.scope")
     return in_init_scope and bool(item["comm"] == "systemd") and bool(item["pid"] != 1)

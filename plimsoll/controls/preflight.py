@@ -15,6 +15,16 @@ it is only what its units use anyway. The defaults are 0.2 and 1.4 % of a 121.6 
 CHANGES_AT_LEAST_BYTES = 4 << 20
 
 
+KILLERS = {
+    "systemd-oomd.service": "it acts on pressure and swap, and was never seen to stop such a wedge",
+    "nohang.service": "it goes by MemAvailable and swap, as earlyoom does",
+    "nohang-desktop.service": "it goes by MemAvailable and swap, as earlyoom does",
+    "bustd.service": "it goes by free memory and pressure, and cannot see what a driver holds",
+    "oomd.service": "it goes by pressure and swap, every 5 s by default",
+}
+"""Who else may shoot on a host -> what it goes by (each one's own source or manual page, 2026)."""
+
+
 def problems(policy: Policy, state: State) -> list[str]:
     """Return what forbids a deploy to this host, each with what to do; empty if nothing does."""
     return [*_platform(state), *_memory(policy, state), *_layers(policy, state)]
@@ -134,8 +144,9 @@ def _notes(policy: Policy, state: State) -> Iterator[str]:
     yield from state["memory"]["inconsistencies"]
     if policy.layers.earlyoom:
         yield earlyoom.describe_firing_point(policy, state)
-    if state["units"]["systemd-oomd.service"].get("show", {}).get("ActiveState") == "active":
-        yield "systemd-oomd is active as well; it acts on pressure and swap, and was never seen to stop such a wedge"
+    for unit, remark in KILLERS.items():
+        if state["units"].get(unit, {}).get("show", {}).get("ActiveState") == "active":
+            yield f"another killer is active: {unit}; {remark}"
     if sshd.socket_is_active(state) and not policy.sshd.retire_socket:
         yield "ssh.socket listens and passes its connections on; it is left as it is (sshd.retire_socket retires it)"
     for layer in _left_behind(policy, state):

@@ -47,7 +47,8 @@ def look(host: "Host", name: str) -> Look | None:
     uid = host.get_fact(LoginUid)
     if uid is None:
         return None
-    request = registry.request_for(entry.policy).merged(Request(files=plan.managed_paths(entry.policy)))
+    beyond = Request(files=plan.managed_paths(entry.policy), units=tuple(preflight.KILLERS))
+    request = registry.request_for(entry.policy).merged(beyond)
     text = json.dumps(request.to_json())
     state = host.get_fact(HostState, request=text, on_stdin=True, _stdin=zipapp.first_line(), _sudo=uid != 0)
     if state is None:
