@@ -4,11 +4,13 @@ from collections.abc import Iterator
 
 from plimsoll.box.model import State
 from plimsoll.box.quantities import parse_bytes
-from plimsoll.controls import earlyoom, registry, slices, sshd
+from plimsoll.controls import earlyoom, registry, slices, sshd, trims
 from plimsoll.policy import KERNEL_RESERVE, Policy
 
 MIN_SYSTEMD = 250
 """The first whose user managers know DefaultOOMScoreAdjust. Debian 12 has 252, Ubuntu 24.04 has 255."""
+MASKS = "/etc/systemd/system"
+"""Where `systemctl mask` puts its links; it refuses where a file has the name already."""
 MAX_SHARE = {"kernel": 16, "slices": 4}
 """The kernel's reserve may be a 16th of MemTotal, since nobody else can ever use it; protected memory a 4th, since
 it is only what its units use anyway. The defaults are 0.2 and 1.4 % of a 121.6 GiB box."""
@@ -107,6 +109,11 @@ def _layers(policy: Policy, state: State) -> Iterator[str]:
         )
     for unit in _masked(policy, state):
         yield f"{unit} is masked on this host: unmask it (systemctl unmask {unit}), or switch its layer off"
+    for unit in _unmaskable(policy, state):
+        yield (
+            f"trims: {unit} cannot be masked, its own file is where the mask would have to be ({MASKS}/{unit}): "
+            "move it to /usr/local/lib/systemd/system, or take it off the list"
+        )
     if policy.layers.recovery and state["platform"]["encrypted_root"] is not False:
         yield (
             "the layer recovery restarts the box by itself, but /etc/crypttab asks for a passphrase at boot (or "
@@ -115,6 +122,12 @@ def _layers(policy: Policy, state: State) -> Iterator[str]:
     running = state["units"]["earlyoom.service"].get("show", {}).get("ActiveState") == "active"
     if policy.layers.earlyoom and not running and earlyoom.would_fire_at_once(policy, state):
         yield f"{earlyoom.describe_firing_point(policy, state)}: it would kill at once; free memory first"
+
+
+def _unmaskable(policy: Policy, state: State) -> list[str]:
+    shown = {unit: state["units"][unit].get("show", {}) for unit in trims.units(policy)}
+    own = [u for u, show in shown.items() if show.get("FragmentPath") == f"{MASKS}/{u}"]
+    return [unit for unit in own if shown[unit].get("LoadState") != "masked"]
 
 
 def _socket_would_lose(policy: Policy, state: State) -> bool:

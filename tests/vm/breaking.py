@@ -62,8 +62,10 @@ for directory, _names, files in os.walk("/proc/sys"):
 cgroups = {}
 for directory, _names, files in os.walk("/sys/fs/cgroup"):
     for name in ("memory.min", "memory.low", "cpu.weight", "io.weight"):
-        if name in files:
-            cgroups[directory + "/" + name] = text(directory + "/" + name)
+        value = text(directory + "/" + name) if name in files else "0"
+        # systemd switches controllers on and off as it likes; what has the default is as good as not there
+        if value not in ("0", "100", "default 100"):
+            cgroups[directory + "/" + name] = value
 units = {}
 for line in out("systemctl", "list-unit-files", "--no-legend", "--plain").splitlines():
     units["file " + line.split()[0]] = line.split()[1]

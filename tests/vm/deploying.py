@@ -35,6 +35,7 @@ ANSWER_TIMEOUT_S = 10.0
 Policy = Mapping[str, Any]
 Control = Mapping[str, Any]
 
+UNITS = "/usr/local/lib/systemd/system"
 BUS_UNIT = "lab-dashboard.service"
 BUS_NAME = "org.lab.Dashboard"
 TELL = "/usr/local/bin/tell"
@@ -201,8 +202,9 @@ def observed_deploy(machine: Machine, policy: Policy | None = None) -> Deployed:
 
 def add_bus_activated_unit(machine: Machine) -> None:
     """Give the machine a service that comes back when somebody asks for its D-Bus name."""
+    machine.succeed(f"mkdir -p {UNITS}")
     machine.put(
-        f"/etc/systemd/system/{BUS_UNIT}",
+        f"{UNITS}/{BUS_UNIT}",
         "[Service]\nExecStart=sleep infinity\n[Install]\nWantedBy=multi-user.target\n",
     )
     machine.put(

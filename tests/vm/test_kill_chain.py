@@ -17,8 +17,8 @@ def test_a_deploy_that_is_cut_off_anywhere_can_be_repeated(machine: Machine) -> 
         breaking.assert_login(machine)
         if code != breaking.KILLED:
             break
-    # a first run takes two looks, one command a layer, three more for sshd, and two looks at the end
-    assert count > 10
+    # a run goes on where the one before it ended, so the chain is shorter than a whole run of some 15 commands
+    assert count > 5
     # a command whose reader is gone is carried to its end
     machine.wait_until_fails("pgrep -f plimsoll.pyz", timeout_s=300)
     breaking.assert_converged(machine)

@@ -49,3 +49,16 @@ def test_revert_brings_it_back(opted_in: Deployed) -> None:
     assert deploying.not_ok(machine).keys() >= {f"trims/{BUS_UNIT}"}
     assert "Layer trims" in deploying.deploy(machine, deploying.OPTED_IN).changed()
     assert state_of_unit(machine) == ["masked", "inactive"]
+
+
+def test_a_unit_that_cannot_be_masked_is_refused(opted_in: Deployed) -> None:
+    """A unit whose own file lies where its mask would have to be is refused by name, and is not even stopped."""
+    machine = opted_in.machine
+    machine.put("/etc/systemd/system/own.service", "[Service]\nExecStart=sleep infinity\n")
+    machine.succeed("systemctl daemon-reload && systemctl start own.service")
+    try:
+        refused = deploying.failing_deploy(machine, {**deploying.OPTED_IN, "trims": ["own.service"]})
+        assert "trims: own.service cannot be masked" in refused.err
+        assert machine.succeed("systemctl is-active own.service").strip() == "active"
+    finally:
+        machine.succeed("systemctl stop own.service; rm /etc/systemd/system/own.service; systemctl daemon-reload")
