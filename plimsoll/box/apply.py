@@ -5,17 +5,15 @@ target, rename the staged files into place, act. A reset at any point leaves eve
 ledger ahead of the change.
 """
 
-import base64
 import fcntl
 import hashlib
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll.box import actions, files, ledger, managers
+from plimsoll.box import actions, files, ledger, managers, revert
 from plimsoll.box.host import Host
 from plimsoll.box.model import PLAN_SCHEMA
 
@@ -51,21 +49,15 @@ def apply(plan: Mapping[str, Any], host: Host, program: bytes = b"") -> Iterator
     layer = plan["layer"]
     steps = [(actions.known(action), list(action[1:])) for action in plan["actions"]]
     entries = ledger.load(host)
-    sweep(host, entries)
+    ledger.sweep_staged(host, entries)
     first, rest = _split_fetches(steps)
     yield from _perform(host, layer, entries, first)
     wanted = [_New.of(file, program) for file in plan["files"]]
     _record(host, layer, entries, [*_observed_files(host, wanted), *_observed(host, rest)])
     yield from _write(host, wanted)
+    yield from revert.put_back(host, entries, plan.get("put_back", ()))
     yield from _perform(host, layer, entries, rest)
     managers.remember_pending(host, layer, None)
-
-
-def sweep(host: Host, entries: list[dict[str, Any]]) -> None:
-    """Remove what a run that was cut off has staged and not put in place; only under the lock."""
-    for entry in entries:
-        if entry["kind"] == "file":
-            files.sweep(host.path(entry["key"]))
 
 
 Steps = list[tuple[actions.Action, list[str]]]
@@ -131,7 +123,7 @@ def _observed_files(host: Host, wanted: list[_New]) -> list[dict[str, Any]]:
         entries.extend({"kind": "directory", "key": d.removeprefix(host.root), "old": "absent"} for d in missing)
         # a list, because a run can be cut off between this and the new content: both are then ours
         ours = [hashlib.sha256(file.content).hexdigest()]
-        old = observe_file(host, file.path)
+        old = ledger.observe_file(host, file.path)
         entries.append({"kind": "file", "key": file.path, "old": old, "ours": ours, "after": file.after})
     return entries
 
@@ -155,15 +147,3 @@ def _write(host: Host, wanted: list[_New]) -> Iterator[str]:
                 os.unlink(temporary)
         for directory in reversed(created):
             os.rmdir(directory)
-
-
-def observe_file(host: Host, path: str) -> dict[str, Any]:
-    """Return all that is needed to put a file back: `{absent}`, `{link}`, or `{content, mode, uid, gid}` (base64)."""
-    try:
-        found = os.lstat(host.path(path))
-    except FileNotFoundError:
-        return {"absent": True}
-    if stat.S_ISLNK(found.st_mode):
-        return {"link": os.readlink(host.path(path))}
-    content = base64.b64encode(host.content(path)).decode()
-    return {"content": content, "mode": f"{stat.S_IMODE(found.st_mode):04o}", "uid": found.st_uid, "gid": found.st_gid}

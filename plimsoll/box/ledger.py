@@ -5,9 +5,11 @@ first value stays for ever: a second run, or a later version, adds entries and c
 hashes of what we wrote or were about to, by which a later foreign change is told from our own, and `after`.
 """
 
+import base64
 import hashlib
 import json
 import os
+import stat
 from typing import Any
 
 from plimsoll.box.files import sweep, sync_directory, write_atomically
@@ -90,6 +92,25 @@ def _remove(host: Host) -> None:
 def find(entries: list[dict[str, Any]], kind: str, key: str) -> dict[str, Any] | None:
     """Return the entry for one thing, None if it was never touched."""
     return next((e for e in entries if (e["kind"], e["key"]) == (kind, key)), None)
+
+
+def observe_file(host: Host, path: str) -> dict[str, Any]:
+    """Return all that is needed to put a file back: `{absent}`, `{link}`, or `{content, mode, uid, gid}` (base64)."""
+    try:
+        found = os.lstat(host.path(path))
+    except FileNotFoundError:
+        return {"absent": True}
+    if stat.S_ISLNK(found.st_mode):
+        return {"link": os.readlink(host.path(path))}
+    content = base64.b64encode(host.content(path)).decode()
+    return {"content": content, "mode": f"{stat.S_IMODE(found.st_mode):04o}", "uid": found.st_uid, "gid": found.st_gid}
+
+
+def sweep_staged(host: Host, entries: list[dict[str, Any]]) -> None:
+    """Remove what a run that was cut off has staged and not put in place; only under the lock."""
+    for entry in entries:
+        if entry["kind"] == "file":
+            sweep(host.path(entry["key"]))
 
 
 def summary(host: Host) -> dict[str, Any]:

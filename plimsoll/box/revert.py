@@ -9,12 +9,11 @@ ours to throw away.
 import base64
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.box import actions, files, ledger, managers
-from plimsoll.box.apply import observe_file, sweep
 from plimsoll.box.host import Host
 from plimsoll.box.resolve import sysctl_key
 
@@ -53,7 +52,7 @@ def revert(host: Host, layer: str | None) -> Iterator[tuple[str, str]]:
     before anything is changed.
     """
     entries = ledger.load(host)
-    sweep(host, entries)
+    ledger.sweep_staged(host, entries)
     stay: list[Entry] = [e for e in entries if not _is_chosen(e, layer)]
     has_failed = False
     for group in _groups(host, entries, layer):
@@ -67,6 +66,25 @@ def revert(host: Host, layer: str | None) -> Iterator[tuple[str, str]]:
             yield ("failed", f"{step.line}: {failure}") if failure else (step.outcome, step.line)
             stay.extend(e for e in owners if failure or (step.act is None and _is_of_use(e, layer)))
     ledger.save(host, [e for e in entries if any(e is s for s in stay)])
+
+
+def put_back(host: Host, entries: list[Entry], paths: Sequence[str]) -> Iterator[str]:
+    """Put single files back that a layer no longer writes, in the middle of an apply, and yield what was done.
+
+    What is settled is taken out of `entries` and of the ledger; raises ActionError for what failed.
+    """
+    chosen = [e for e in entries if e["kind"] == "file" and e["key"] in paths]
+    stay: list[Entry] = []
+    for owners, step in _steps(host, chosen, set()):
+        failure = _perform(step)
+        if failure:
+            raise actions.ActionError(f"{step.line}: {failure}")
+        stay.extend(e for e in owners if step.act is None and _has_content(e))
+        yield step.line
+    gone = [e for e in chosen if not any(e is s for s in stay)]
+    if gone:
+        entries[:] = [e for e in entries if not any(e is g for g in gone)]
+        ledger.save(host, entries)
 
 
 def _perform(step: Step) -> str:
@@ -157,7 +175,7 @@ def _follow(host: Host, action: list[str]) -> Callable[[], object]:
 
 def _file(host: Host, entry: Entry) -> Step | None:
     path, old = entry["key"], entry["old"]
-    now = observe_file(host, path)
+    now = ledger.observe_file(host, path)
     if now == old:
         return None
     if not now.get("absent") and _hash_of(now) not in entry["ours"]:

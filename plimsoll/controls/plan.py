@@ -45,12 +45,14 @@ class LayerPlan:
     layer: str
     changes: tuple[FileChange, ...]
     actions: tuple[Action, ...]
+    left_over: tuple[str, ...] = ()
+    """Files that the layer wrote once and that the policy no longer asks for: they are put back as they were."""
     unproven: bool = False
     """Whether an earlier run was cut off before it had proven a login: the host would take the layer back."""
 
     def __bool__(self) -> bool:
         """Say whether there is anything to do."""
-        return bool(self.changes or self.actions or self.unproven)
+        return bool(self.changes or self.actions or self.left_over or self.unproven)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan in the form that `plimsoll apply` takes."""
@@ -58,13 +60,16 @@ class LayerPlan:
             "schema": PLAN_SCHEMA,
             "layer": self.layer,
             "files": [_file_json(change.file) for change in self.changes],
+            "put_back": list(self.left_over),
             "actions": [list(action) for action in self.actions],
         }
 
     def lines(self) -> list[str]:
         """Return what would be done, a line a file or action."""
         proof = ["prove a fresh login, which an earlier run did not come to"] if self.unproven else []
-        return [f"write {c.file.path}" for c in self.changes] + [" ".join(action) for action in self.actions] + proof
+        written = [f"write {change.file.path}" for change in self.changes]
+        back = [f"put back {path}" for path in self.left_over]
+        return [*written, *back, *(" ".join(action) for action in self.actions), *proof]
 
 
 def _file_json(file: render.File) -> dict[str, Any]:
@@ -102,7 +107,11 @@ def host_plan(policy: Policy, state: State, waiver: Callable[[str], Waiver | Non
     return HostPlan(
         wanted=tuple(everything),
         judgements=tuple(judge(everything, state, today)),
-        layers=tuple(_layer_plan(layer, files[layer], kept, state) for layer in registry.LAYERS),
+        layers=tuple(
+            _layer_plan(layer, files[layer], kept, state)
+            for layer in registry.LAYERS
+            if registry.layer_is_on(layer, policy)
+        ),
     )
 
 
@@ -122,9 +131,11 @@ def _layer_plan(layer: str, files: Sequence[render.File], kept: Sequence[_Kept],
     changes = [FileChange(f, _text(state, f)) for f in files if not _is_as_wanted(state, f)]
     follow = (action for change in changes for action in change.file.after)
     live = (a for k in kept if k.control.layer == layer for a in k.control.live_actions(k.wanted, k.judgement, state))
+    paths = {file.path for file in files}
+    left_over = [p for p, owner in state["ledger"]["files"].items() if owner == layer and p not in paths]
     unproven = layer == GUARDED_LAYER and bool(state.get("rollback_armed"))
     steps = sorted(dict.fromkeys([*follow, *live]), key=lambda action: known(action).order)
-    return LayerPlan(layer, tuple(changes), tuple(steps), unproven)
+    return LayerPlan(layer, tuple(changes), tuple(steps), tuple(left_over), unproven)
 
 
 def _is_as_wanted(state: State, file: render.File) -> bool:

@@ -17,6 +17,10 @@ TODAY = datetime.date(2026, 11, 30)
 NO_EARLYOOM: dict[str, Any] = {"layers": {"earlyoom": False}}
 
 
+NO_PACKAGE: dict[str, Any] = {"layers": {"earlyoom": False}}
+"""The fake machine has no package manager."""
+
+
 def look(host: FakeHost, policy: Policy) -> dict[str, Any]:
     """Return the state of a host as a deploy with this policy reads it, after a trip through JSON."""
     request = registry.request_for(policy).merged(Request(files=plan.managed_paths(policy)))
@@ -132,6 +136,28 @@ def test_null_leaves_a_control_alone(tmp_path: Path) -> None:
     found = planned(stock_host(tmp_path), values={"kernel/kernel.sysrq": None})
     assert "kernel/kernel.sysrq" not in _verdicts(found)
     assert b"kernel.sysrq" not in found.layer("kernel").changes[0].file.content
+
+
+def test_a_file_that_is_no_longer_asked_for_is_put_back(tmp_path: Path) -> None:
+    """When the last control of a file is left alone, the file becomes what it was; a second run has nothing to do."""
+    path = "/etc/systemd/user.conf.d/plimsoll.conf"
+    host = stock_host(tmp_path, **{path: "[Manager]\n# mine\n"})
+    carry_out(host, planned(host, **NO_PACKAGE))
+    assert "plimsoll" in host.text(path)
+    values = {"user_manager/DefaultOOMScoreAdjust": None}
+    found = planned(host, values=values, **NO_PACKAGE)
+    assert f"put back {path}" in found.layer("user_manager").lines()
+    carry_out(host, found)
+    assert host.text(path) == "[Manager]\n# mine\n"
+    assert _layers_with_work(planned(host, values=values, **NO_PACKAGE)) == ["box"]
+
+
+def test_a_layer_that_was_switched_off_is_left_alone(tmp_path: Path) -> None:
+    """A layer that the policy switches off later keeps its files: taking it back is asked for by name, on the box."""
+    host = stock_host(tmp_path)
+    carry_out(host, planned(host, **NO_PACKAGE))
+    off = {"layers": {**NO_PACKAGE["layers"], "journald": False}}
+    assert _layers_with_work(planned(host, **off)) == ["box"]
 
 
 def test_waived_and_unsupported_are_not_written(tmp_path: Path) -> None:

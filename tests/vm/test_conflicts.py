@@ -101,7 +101,8 @@ def test_a_masked_unit_is_refused_with_its_name(machine: Machine) -> None:
 def test_another_killer_is_reported(machine: Machine) -> None:
     """systemd-oomd, which is active on the machine, is named before a deploy does anything."""
     machine.succeed("systemctl is-active systemd-oomd.service")
-    assert "another killer is active: systemd-oomd.service" in deploying.pyinfra(machine, "--dry", machine.name, "deploy.py").err
+    said = deploying.pyinfra(machine, "--dry", machine.name, "deploy.py").err
+    assert "another killer is active: systemd-oomd.service" in said
 
 
 @pytest.mark.slow

@@ -53,8 +53,8 @@ def test_the_layer_goes_back_by_itself_when_the_operator_vanishes(machine: Machi
     plans = breaking.layer_plans(machine, {"layers": {"earlyoom": False}})
     assert breaking.program(machine, "apply", stdin=plans["box"]).rc == 0
     assert breaking.program(machine, "apply", stdin=plans["slices"]).rc == 0
-    machine.succeed("plimsoll rollback arm --delay-s 5")
     assert breaking.program(machine, "apply", stdin=plans["sshd"]).rc == 0
+    machine.succeed(f"ls {DROP_IN}; plimsoll rollback arm --delay-s 5")
     assert_taken_back(machine)
     machine.succeed("ls /etc/systemd/system/user.slice.d/plimsoll.conf")
     assert machine.succeed("cat /sys/fs/cgroup/system.slice/ssh.service/memory.min").strip() == "0"
