@@ -6,7 +6,7 @@ from tests.vm import deploying
 from tests.vm.deploying import Deployed
 
 pytest_plugins = ["tests.vm.deployed"]
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
 
 
 def test_without_the_driver_nothing_is_written(opted_in: Deployed) -> None:

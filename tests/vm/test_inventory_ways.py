@@ -15,7 +15,7 @@ from tests.vm import deploying
 from tests.vm.deploying import Deployed
 
 pytest_plugins = ["tests.vm.deployed"]
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
 
 DRIFT = "sysctl -q kernel.sysrq=438"
 SYSRQ = "/proc/sys/kernel/sysrq"
@@ -33,7 +33,7 @@ def test_everybody_who_may_become_root_can_deploy(hardened: Deployed, user: str,
     assert run.code == 0, run.err
     assert run.changed() == ["Layer kernel"]
     assert machine.read(SYSRQ).strip() == "1"
-    assert "plimsoll" not in [word for line in run.err.splitlines() for word in line.split("=")[1:]]
+    assert "password=plimsoll" not in run.err.lower()
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from lab.machine import Machine
 from tests.vm.deploying import Deployed
 
 pytest_plugins = ["tests.vm.deployed"]
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
 
 CGROUP = "/sys/fs/cgroup/system.slice/systemd-journald.service"
 LAST_WORDS = "the last words before the reset"

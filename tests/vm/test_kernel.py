@@ -9,7 +9,7 @@ from tests.vm import deploying
 from tests.vm.deploying import Deployed
 
 pytest_plugins = ["tests.vm.deployed"]
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
 
 HUNG_TASKS = 12
 """The kernel's own limit is 10 reports, then it is silent for the rest of the boot."""

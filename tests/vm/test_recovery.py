@@ -6,7 +6,7 @@ from tests.vm import deploying
 from tests.vm.deploying import Deployed
 
 pytest_plugins = ["tests.vm.deployed"]
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
 
 REBOOT_TIMEOUT_S = 600.0
 """A boot takes 30 s on an idle machine and was seen to take ten times that on a busy one."""

@@ -6,7 +6,7 @@ from lab.machine import Machine
 from tests.vm.deploying import Deployed
 
 pytest_plugins = ["tests.vm.deployed"]
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
 
 CGROUP = "/sys/fs/cgroup"
 MIB = 1 << 20
@@ -57,7 +57,6 @@ def start(machine: Machine, unit: str, code: str, *properties: str) -> None:
     machine.succeed(f"systemd-run --quiet --unit={unit} {options} python3 /run/{unit}.py")
 
 
-@pytest.mark.timeout(600)
 def test_a_protected_unit_keeps_its_pages_under_a_hog(hardened: Deployed) -> None:
     """Under a hog the pages of a protected unit stay, those of its unprotected twin go to swap."""
     machine = hardened.machine

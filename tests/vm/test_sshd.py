@@ -10,7 +10,7 @@ from tests.vm import deploying
 from tests.vm.deploying import Deployed
 
 pytest_plugins = ["tests.vm.deployed"]
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
 
 SCORES = "cat /proc/self/oom_score_adj; sh -c 'cat /proc/self/oom_score_adj'"
 LISTENER = "systemctl show -p MainPID --value ssh.service"

@@ -7,7 +7,7 @@ from tests.vm import deploying
 from tests.vm.deploying import BUS_NAME, BUS_UNIT, Deployed
 
 pytest_plugins = ["tests.vm.deployed"]
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
 
 ASK = f"busctl --timeout=5 introspect {BUS_NAME} /"
 

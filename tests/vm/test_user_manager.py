@@ -7,7 +7,7 @@ from tests.vm import deploying
 from tests.vm.deploying import Deployed
 
 pytest_plugins = ["tests.vm.deployed"]
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
 
 MANAGER = "systemctl show -p MainPID --value user@1000.service"
 PROBE = "systemd-run --user --quiet --wait --pipe cat /proc/self/oom_score_adj"

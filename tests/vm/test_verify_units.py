@@ -9,7 +9,7 @@ from lab.machine import Machine
 from tests.vm.deploying import TELL, TOLD, Deployed
 
 pytest_plugins = ["tests.vm.deployed"]
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
 
 KEYS = {"id", "layer", "verdict", "wanted", "live", "persisted", "decided_by", "reason"}
 DRIFT = "sysctl -q kernel.sysrq=438"
