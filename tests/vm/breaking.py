@@ -177,16 +177,20 @@ sys.argv = ["pyinfra", *sys.argv[4:]]
 sys.exit(main())
 """
 KILLED = -9
+WITHOUT_EARLYOOM: deploying.Policy = {"layers": {"earlyoom": False}}
+"""Installing a package is half of a deploy's time, and no matter of most tests."""
 
 
-def deploy_killed(machine: Machine, moment: str, pattern: str, count: int) -> int:
+def deploy_killed(
+    machine: Machine, moment: str, pattern: str, count: int, policy: deploying.Policy | None = None
+) -> int:
     """Deploy with a pyinfra that gets SIGKILL `before` or `after` the count-th remote command that matches.
 
     Returns its exit code, KILLED if it came to that.
     """
     home = machine.write_home("admin")
     file = home / "hosts.yml"
-    file.write_text(deploying.inventory_text(machine.name, {}))
+    file.write_text(deploying.inventory_text(machine.name, policy or {}))
     done = subprocess.run(
         [sys.executable, "-c", _KILLER, moment, pattern, str(count), "-y", machine.name, "deploy.py"],
         cwd=deploying.ROOT,
@@ -214,8 +218,8 @@ def assert_login(machine: Machine) -> None:
     assert login.returncode == 0, login.stderr
 
 
-def assert_converged(machine: Machine) -> None:
+def assert_converged(machine: Machine, policy: deploying.Policy | None = None) -> None:
     """Assert that everything is as wanted, nothing is left to do, and nothing was left behind."""
     assert deploying.not_ok(machine) == {}
-    assert deploying.plan(machine) == []
+    assert deploying.plan(machine, policy) == []
     assert machine.succeed(LEFTOVERS) == ""

@@ -10,8 +10,6 @@ from tests.vm import breaking, deploying
 
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(2400)]
 
-WITHOUT_EARLYOOM: deploying.Policy = {"layers": {"earlyoom": False}}
-"""Installing a package is half of a deploy's time."""
 EARLYOOM_FILE = "/etc/default/earlyoom"
 OWN_ARGUMENTS = 'EARLYOOM_ARGS="-r 3600 -m 10"\n'
 
@@ -26,14 +24,14 @@ def own_earlyoom(machine: Machine) -> None:
 def test_a_later_sysctl_file_wins_and_is_named(machine: Machine) -> None:
     """A file that sorts after ours is named with its line, the run fails for it, and the next one changes nothing."""
     machine.put("/etc/sysctl.d/zzz-admin.conf", "# mine\nkernel.sysrq = 16\n")
-    run = deploying.failing_deploy(machine, WITHOUT_EARLYOOM)
+    run = deploying.failing_deploy(machine, breaking.WITHOUT_EARLYOOM)
     assert "kernel/kernel.sysrq: shadowed: /etc/sysctl.d/zzz-admin.conf:2 sets 16" in run.err
     assert run.failed() == ["Verify the live state"]
     assert machine.read("/etc/sysctl.d/zzz-admin.conf") == "# mine\nkernel.sysrq = 16\n"
     found = deploying.not_ok(machine)
     assert list(found) == ["kernel/kernel.sysrq"]
     before = breaking.manifest(machine)
-    again = deploying.failing_deploy(machine, WITHOUT_EARLYOOM)
+    again = deploying.failing_deploy(machine, breaking.WITHOUT_EARLYOOM)
     assert again.changed() == []
     assert breaking.differences(before, breaking.manifest(machine)) == []
 
@@ -44,7 +42,7 @@ def test_sysctl_conf_of_debian_12_is_overridden_and_named(machine: Machine) -> N
     """Debian 12 reads /etc/sysctl.conf as 99-sysctl.conf: ours wins, after a reboot too, and the other is named."""
     machine.put("/etc/sysctl.conf", "vm.min_free_kbytes=20000\nkernel.sysrq=0\n")
     machine.succeed("test -L /etc/sysctl.d/99-sysctl.conf; sysctl --system")
-    deploying.deploy(machine, WITHOUT_EARLYOOM)
+    deploying.deploy(machine, breaking.WITHOUT_EARLYOOM)
     found = deploying.controls(machine)["kernel/kernel.sysrq"]
     assert (found["verdict"], found["live"]) == (Verdict.OK, "1")
     assert "/etc/sysctl.d/99-sysctl.conf:2" in found["reason"]
@@ -109,7 +107,7 @@ def test_another_killer_is_reported(machine: Machine) -> None:
 def test_values_that_need_quoting_arrive_as_they_are(machine: Machine) -> None:
     """Quotes, dollars, backticks and spaces in a policy reach the host as data, and run no command there."""
     words = ["/usr/bin/logger", 'it\'s "so" $(touch /tmp/owned) `touch /tmp/owned` ; touch /tmp/owned', "%h\\n", "ä"]
-    policy = {**WITHOUT_EARLYOOM, "verify": {"notify_command": words}}
+    policy = {**breaking.WITHOUT_EARLYOOM, "verify": {"notify_command": words}}
     deploying.deploy(machine, policy)
     assert json.loads(machine.read("/etc/plimsoll/wanted.json"))["notify_command"] == words
     machine.succeed("sysctl -w kernel.sysrq=0")

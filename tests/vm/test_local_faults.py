@@ -68,7 +68,7 @@ def test_a_change_that_is_under_way_is_not_disturbed(machine: Machine) -> None:
     machine.wait_until_fails("flock -n /run/plimsoll/lock true")
     refused(machine, "another plimsoll is changing this host")
     machine.succeed("systemctl stop busy.service")
-    breaking.apply_on_box(machine, {"layers": {"earlyoom": False}})
+    breaking.apply_on_box(machine, breaking.WITHOUT_EARLYOOM)
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_a_setting_that_the_kernel_does_not_have_is_left_out(machine: Machine) -
     machine.succeed(
         "cp -r /proc/sys/vm /run/vm 2>/dev/null; rm /run/vm/watermark_boost_factor; mount --bind /run/vm /proc/sys/vm"
     )
-    deploying.deploy(machine, {"layers": {"earlyoom": False}})
+    deploying.deploy(machine, breaking.WITHOUT_EARLYOOM)
     found = deploying.not_ok(machine)
     assert list(found) == ["kernel/vm.watermark_boost_factor"]
     assert found["kernel/vm.watermark_boost_factor"].startswith("unsupported: this kernel has no")

@@ -30,27 +30,27 @@ def assert_taken_back(machine: Machine) -> None:
 def test_a_power_cut_at_each_step_takes_the_layer_back(machine: Machine) -> None:
     """Power fails when armed, applied, and proven but not disarmed: the host is reachable, the layer taken back."""
     for name, (moment, pattern) in STEPS.items():
-        assert breaking.deploy_killed(machine, moment, pattern, 1) == breaking.KILLED, name
+        assert breaking.deploy_killed(machine, moment, pattern, 1, breaking.WITHOUT_EARLYOOM) == breaking.KILLED, name
         machine.succeed(ARMED)
         machine.crash()
         assert_taken_back(machine)
-    deploying.deploy(machine)
-    breaking.assert_converged(machine)
+    deploying.deploy(machine, breaking.WITHOUT_EARLYOOM)
+    breaking.assert_converged(machine, breaking.WITHOUT_EARLYOOM)
 
 
 @pytest.mark.slow
 def test_a_run_after_one_that_was_cut_off_proves_the_login(machine: Machine) -> None:
     """An operator dies between change and proof, all files are in place: the next run proves a login and disarms."""
-    assert breaking.deploy_killed(machine, *STEPS["applied"], 1) == breaking.KILLED
+    assert breaking.deploy_killed(machine, *STEPS["applied"], 1, breaking.WITHOUT_EARLYOOM) == breaking.KILLED
     machine.succeed(ARMED)
-    assert "Layer sshd" in deploying.plan(machine)
-    assert "Layer sshd" in deploying.deploy(machine).changed()
-    breaking.assert_converged(machine)
+    assert "Layer sshd" in deploying.plan(machine, breaking.WITHOUT_EARLYOOM)
+    assert "Layer sshd" in deploying.deploy(machine, breaking.WITHOUT_EARLYOOM).changed()
+    breaking.assert_converged(machine, breaking.WITHOUT_EARLYOOM)
 
 
 def test_the_layer_goes_back_by_itself_when_the_operator_vanishes(machine: Machine) -> None:
     """Armed with a delay of 5 s and confirmed by nobody, the host takes the layer back and disarms itself."""
-    plans = breaking.layer_plans(machine, {"layers": {"earlyoom": False}})
+    plans = breaking.layer_plans(machine, breaking.WITHOUT_EARLYOOM)
     assert breaking.program(machine, "apply", stdin=plans["box"]).rc == 0
     assert breaking.program(machine, "apply", stdin=plans["slices"]).rc == 0
     assert breaking.program(machine, "apply", stdin=plans["sshd"]).rc == 0
@@ -76,24 +76,25 @@ def deny_logins_once_armed(machine: Machine) -> None:
 def test_a_login_that_fails_takes_the_layer_back_at_once(machine: Machine) -> None:
     """New logins fail after the change while the old connection lives: taken back at once, exit 1, SSH answers."""
     deny_logins_once_armed(machine)
-    run = deploying.failing_deploy(machine)
+    run = deploying.failing_deploy(machine, breaking.WITHOUT_EARLYOOM)
     machine.fail(ARMED)
     machine.succeed("test -e /etc/nologin; rm /etc/nologin; systemctl stop deny.path deny.service")
     assert "no fresh login" in run.err
     assert "the layer sshd was taken back" in run.err
     assert_taken_back(machine)
-    deploying.deploy(machine)
-    breaking.assert_converged(machine)
+    deploying.deploy(machine, breaking.WITHOUT_EARLYOOM)
+    breaking.assert_converged(machine, breaking.WITHOUT_EARLYOOM)
 
 
 @pytest.mark.slow
 def test_a_broken_configuration_of_sshd_is_refused_before_any_restart(machine: Machine) -> None:
     """A score on sshd asks for a restart, sshd_config is broken: refused by name, sshd runs on, nothing is armed."""
+    machine.succeed("mkdir /etc/systemd/system/ssh.service.d")
     machine.put("/etc/systemd/system/ssh.service.d/zz-admin.conf", "[Service]\nOOMScoreAdjust=-1000\n")
     machine.succeed("systemctl daemon-reload; systemctl restart ssh.service")
     machine.put("/etc/ssh/sshd_config.d/broken.conf", "NoSuchKeyword yes\n")
     pid = machine.succeed("systemctl show -p MainPID --value ssh.service")
-    run = deploying.failing_deploy(machine)
+    run = deploying.failing_deploy(machine, breaking.WITHOUT_EARLYOOM)
     assert "sshd -t refuses the configuration" in run.err
     assert machine.succeed("systemctl show -p MainPID --value ssh.service") == pid
     assert_taken_back(machine)
