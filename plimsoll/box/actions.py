@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll.box import managers
+from plimsoll.box import files, ledger, managers
 from plimsoll.box.host import Host
 from plimsoll.box.resolve import sysctl_key
 
@@ -99,8 +99,11 @@ def _enable_controller(host: Host, directory: str, controller: str) -> None:
 
 
 def unit_state(host: Host, unit: str) -> dict[str, str]:
-    """Return `{enablement, activity}` of a unit as systemd names them, empty strings where it does not know it."""
-    out = host.run("systemctl", "show", "-p", "UnitFileState,ActiveState,LoadState", "--", unit).out
+    """Return `{enablement, activity}` of a unit as systemd names them, empty strings where it does not know it.
+
+    Raises ActionError if systemd does not answer: what cannot be seen must not be recorded as absent.
+    """
+    out = _must(host, "systemctl", "show", "-p", "UnitFileState,ActiveState,LoadState", "--", unit)
     found = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
     return {"enablement": found.get("UnitFileState", ""), "activity": found.get("ActiveState", "")}
 
@@ -115,6 +118,38 @@ def _systemctl(verb: str) -> Callable[..., str]:
         return f"systemctl {verb} {' '.join(units)}".strip()
 
     return perform
+
+
+BOOT_LINKS = "/etc/systemd/system/multi-user.target.wants"
+
+
+def _boot_link(host: Host, unit: str) -> tuple[str, str]:
+    fragment = _must(host, "systemctl", "show", "-p", "FragmentPath", "--", unit).partition("=")[2].strip()
+    if not fragment:
+        raise ActionError(f"{unit} has no unit file: it cannot be started at boot")
+    return f"{BOOT_LINKS}/{unit}", fragment
+
+
+def _observe_boot_link(host: Host, unit: str) -> Entries:
+    path, fragment = _boot_link(host, unit)
+    old = ledger.observe_file(host, path)
+    return [{"kind": "link", "key": path, "old": old, "ours": [f"link to {fragment}"], "after": ["daemon-reload"]}]
+
+
+def _start_at_boot(host: Host, unit: str) -> str:
+    """Have a unit started at boot by the link alone that `systemctl enable` makes, without its aliases.
+
+    Enabling ssh.service makes the alias sshd.service too. Where another unit names that one, systemd has it
+    loaded as not found, and loses the running daemon with the next reload: its listener stays, a second one
+    is started beside it (seen with systemd 257 and Ubuntu's arrangement).
+    """
+    path, fragment = _boot_link(host, unit)
+    files.make_directories(host.path(BOOT_LINKS))
+    if not os.path.lexists(host.path(path)):
+        os.symlink(fragment, host.path(path))
+        files.sync_directory(host.path(BOOT_LINKS))
+    _must(host, "systemctl", "daemon-reload")
+    return f"{unit} is started at boot"
 
 
 def set_unit(host: Host, unit: str, verbs: Sequence[str]) -> None:
@@ -295,6 +330,7 @@ ACTIONS: dict[str, Action] = {
     "sshd-check": Action(6, _sshd_check),
     "retire-socket": Action(6, _retire_socket, _observe_retire),
     "disable": Action(7, _systemctl("disable"), _observe_unit),
+    "start-at-boot": Action(7, _start_at_boot, _observe_boot_link),
     "enable": Action(8, _systemctl("enable"), _observe_unit),
     "stop": Action(9, _systemctl("stop"), _observe_unit),
     "mask": Action(10, _systemctl("mask"), _observe_unit),

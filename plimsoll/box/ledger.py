@@ -17,7 +17,7 @@ from plimsoll.box.host import Host
 
 PATH = "/var/lib/plimsoll/ledger.json"
 SCHEMA = "plimsoll.ledger/1"
-KINDS = ("file", "directory", "sysctl", "cgroup", "unit", "package")
+KINDS = ("file", "link", "directory", "sysctl", "cgroup", "unit", "package")
 FIELDS = {"kind", "key", "layer", "old"}
 
 

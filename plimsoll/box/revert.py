@@ -20,7 +20,7 @@ from plimsoll.box.resolve import sysctl_key
 Entry = dict[str, Any]
 PROGRAM_LAYER = "box"
 """It holds the program itself, which goes last: without it nobody could put back what failed."""
-_PHASES = ("unit of ours", "file", "directory", "sysctl", "cgroup", "unit", "package")
+_PHASES = ("unit of ours", "file", "link", "directory", "sysctl", "cgroup", "unit", "package")
 """A unit that came with us is switched off while its file is still there; one that was there before is set back
 once its files are."""
 
@@ -139,7 +139,7 @@ def _groups(host: Host, entries: list[Entry], layer: str | None) -> Iterator[Gro
 def _steps(host: Host, entries: list[Entry], removed: set[str]) -> Iterator[tuple[list[Entry], Step]]:
     after: dict[str, list[Entry]] = {}
     for entry in sorted(entries, key=lambda e: _PHASES.index(_phase(e))):
-        if _phase(entry) not in _PHASES[:3]:
+        if _phase(entry) not in _PHASES[:4]:
             yield from _following(host, after)
             after.clear()
         step = _directory(host, entry, removed) if entry["kind"] == "directory" else _DECIDE[entry["kind"]](host, entry)
@@ -264,6 +264,7 @@ def _package(host: Host, entry: Entry) -> Step | None:
 
 _DECIDE: dict[str, Callable[[Host, Entry], Step | None]] = {
     "file": _file,
+    "link": _file,
     "sysctl": _value("sysctl", lambda key: f"/proc/sys/{sysctl_key(key)}"),
     "cgroup": _value("cgroup", lambda path: path),
     "unit": _unit,

@@ -30,8 +30,9 @@ class SshdState(UnitState):
     """sshd's unit state; a socket that hands its connections over is left alone."""
 
     def live_actions(self, wanted: Wanted, judgement: Judgement, state: State) -> list[Action]:
-        """Check the configuration before the daemon is started with it."""
-        actions = super().live_actions(wanted, judgement, state)
+        """Check the configuration before the daemon is started with it; at boot it is started without its alias."""
+        found = super().live_actions(wanted, judgement, state)
+        actions = [("start-at-boot", wanted.target) if action[0] == "enable" else action for action in found]
         return [("sshd-check",), *actions] if ("start", wanted.target) in actions else actions
 
 

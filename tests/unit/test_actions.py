@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll.box import actions
+from plimsoll.box import actions, apply, ledger, revert
 from plimsoll.box.actions import ACTIONS, ActionError, Pending
 from plimsoll.box.host import Ran
+from plimsoll.box.model import PLAN_SCHEMA
 from plimsoll.box.resolve import sysctl_key
 from plimsoll.controls import registry
 from tests.unit.builders import FakeHost, write_tree
@@ -125,6 +126,34 @@ def test_a_port_that_only_the_socket_has_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ActionError, match="listens on port 2222"):
         ACTIONS["retire-socket"].perform(host, "ssh.socket", "ssh.service")
     assert _verbs(host) == []
+
+
+def test_started_at_boot_without_an_alias(tmp_path: Path) -> None:
+    """A unit gets the one link that starts it at boot, nothing is enabled, and a revert takes the link away."""
+    link = "/etc/systemd/system/multi-user.target.wants/ssh.service"
+    fragment = "/usr/lib/systemd/system/ssh.service"
+    host = FakeHost(root=str(tmp_path), units={"ssh.service": {"FragmentPath": fragment}})
+    wanted = {"schema": PLAN_SCHEMA, "layer": "sshd", "files": [], "actions": [["start-at-boot", "ssh.service"]]}
+    for _run in range(2):
+        list(apply.apply(wanted, host))
+        assert Path(host.path(link)).readlink() == Path(fragment)
+    assert set(_verbs(host)) == {"daemon-reload"}
+    assert [entry["key"] for entry in ledger.load(host)] == [link]
+    assert list(revert.revert(host, None)) == [("done", f"remove {link}"), ("done", "then daemon-reload")]
+    assert not Path(host.path(link)).is_symlink()
+
+
+def test_a_unit_without_a_file_is_not_started_at_boot(tmp_path: Path) -> None:
+    """Where there is no unit file nothing is linked, and the error says so."""
+    with pytest.raises(ActionError, match="no unit file"):
+        ACTIONS["start-at-boot"].perform(FakeHost(root=str(tmp_path)), "ssh.service")
+
+
+def test_what_systemd_does_not_answer_is_not_recorded(tmp_path: Path) -> None:
+    """A unit whose state cannot be read is an error, not one that was never there."""
+    host = FakeHost(root=str(tmp_path), failing={("systemctl", "show"): "no answer"})
+    with pytest.raises(ActionError, match="no answer"):
+        ACTIONS["start"].observe(host, "ssh.service")
 
 
 def test_sshd_is_not_stopped_while_nobody_else_listens(tmp_path: Path) -> None:

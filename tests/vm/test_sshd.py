@@ -70,6 +70,10 @@ def test_a_recipe_that_wins_is_named(machine: Machine) -> None:
     assert f"sshd/sessions:ssh.service: shadowed: {FOREIGN.format('zz-oom')}:2" in refused.err
 
 
+LISTENERS = "pgrep --full --count '[[]listener[]]'"
+"""How many daemons wait for connections: a second one means that systemd has lost the first."""
+
+
 @pytest.fixture(scope="module")
 def ubuntu() -> Iterator[Machine]:
     """Yield a machine whose ssh is arranged as on Ubuntu 24.04."""
@@ -104,6 +108,7 @@ def test_the_socket_is_left_alone_by_default(ubuntu: Machine) -> None:
     deploying.deploy(ubuntu)
     assert state_of(ubuntu, "ssh.socket") == ["enabled", "active"]
     assert state_of(ubuntu, "ssh.service") == ["enabled", "active"]
+    assert ubuntu.succeed(LISTENERS).strip() == "1"
     assert ubuntu.ssh(SCORES).stdout.split() == ["0", "0"]
     assert deploying.plan(ubuntu) == []
 
@@ -122,4 +127,5 @@ def check_retired(machine: Machine) -> None:
     """Check that sshd runs by itself, and that a login works and can be killed."""
     assert state_of(machine, "ssh.socket") == ["disabled", "inactive"]
     assert state_of(machine, "ssh.service") == ["enabled", "active"]
+    assert machine.succeed(LISTENERS).strip() == "1"
     assert machine.ssh(SCORES).stdout.split() == ["0", "0"]

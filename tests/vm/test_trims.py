@@ -9,7 +9,8 @@ from tests.vm.deploying import BUS_NAME, BUS_UNIT, Deployed
 pytest_plugins = ["tests.vm.deployed"]
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
 
-ASK = f"busctl --timeout=5 introspect {BUS_NAME} /"
+BUS = "org.freedesktop.DBus /org/freedesktop/DBus org.freedesktop.DBus"
+ASK = f"busctl --timeout=5 call {BUS} StartServiceByName su {BUS_NAME} 0"
 
 
 def state_of_unit(machine: Machine) -> list[str]:
