@@ -28,8 +28,11 @@ KILLERS = {
 
 
 def problems(policy: Policy, state: State) -> list[str]:
-    """Return what forbids a deploy to this host, each with what to do; empty if nothing does."""
-    return [*_platform(state), *_memory(policy, state), *_layers(policy, state)]
+    """Return what forbids a deploy to this host, each with what to do; empty if nothing does.
+
+    Of a host that is none of ours to harden, only that is said: the rest would be guesswork.
+    """
+    return list(_platform(state)) or [*_memory(policy, state), *_layers(policy, state)]
 
 
 def _platform(state: State) -> Iterator[str]:

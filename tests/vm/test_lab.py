@@ -50,6 +50,7 @@ def test_bookworm_has_everything(machine: Machine) -> None:
     check_machine(machine)
 
 
+@pytest.mark.slow
 @pytest.mark.machine(ubuntu_ssh=True)
 def test_ssh_arranged_as_on_ubuntu(machine: Machine) -> None:
     """The listener is systemd's, ssh.service needs it and starts with the first login."""

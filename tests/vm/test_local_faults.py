@@ -1,5 +1,6 @@
 """A host that cannot be written to, or is none: one clear error, and nothing half done."""
 
+import datetime
 import json
 import shlex
 
@@ -8,7 +9,8 @@ import pytest
 from lab.machine import Machine
 from plimsoll import zipapp
 from plimsoll.box import files
-from plimsoll.controls import preflight
+from plimsoll.box.model import Request
+from plimsoll.controls import plan, preflight, registry
 from plimsoll.policy import Policy
 from tests.vm import breaking, deploying
 
@@ -87,12 +89,17 @@ def test_a_setting_that_the_kernel_does_not_have_is_left_out(machine: Machine) -
 @pytest.mark.slow
 def test_without_systemd_it_is_refused(machine: Machine) -> None:
     """Where PID 1 is a shell and systemd does not run, the state can still be read, and the one reason is given."""
-    inside = "mount -t tmpfs none /run; exec python3 -I -c"
-    command = zipapp.from_memory("state").replace("python3 -I -c", inside)
+    request = registry.request_for(Policy()).merged(Request(files=plan.managed_paths(Policy())))
+    command = zipapp.from_memory("state", "--request", json.dumps(request.to_json()))
+    inside = f"mount -t tmpfs none /run; exec {command}"
     result = machine.run(
-        f"unshare --fork --pid --mount --mount-proc sh -c {shlex.quote(command)}",
-        stdin=zipapp.first_line().encode() + b"\n",
+        f"unshare --fork --pid --mount --mount-proc sh -c {shlex.quote(inside)}",
+        stdin=f"{zipapp.first_line()}\n".encode(),
     )
     assert result.rc == 0, result.err
-    (problem,) = preflight.problems(Policy(), json.loads(result.out))
-    assert problem.startswith("PID 1 is sh, not systemd")
+    state = json.loads(result.out)
+    (problem,) = preflight.problems(Policy(), state)
+    assert problem.startswith("PID 1 is ")
+    assert "not systemd" in problem
+    # it is planned before it is refused
+    plan.host_plan(Policy(), state, lambda _control: None, datetime.date(2027, 1, 1))
