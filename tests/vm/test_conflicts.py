@@ -21,6 +21,7 @@ def own_earlyoom(machine: Machine) -> None:
     machine.succeed("systemctl restart earlyoom.service")
 
 
+@pytest.mark.slow
 def test_a_later_sysctl_file_wins_and_is_named(machine: Machine) -> None:
     """A file that sorts after ours is named with its line, the run fails for it, and the next one changes nothing."""
     machine.put("/etc/sysctl.d/zzz-admin.conf", "# mine\nkernel.sysrq = 16\n")
