@@ -48,6 +48,7 @@ def test_a_run_after_one_that_was_cut_off_proves_the_login(machine: Machine) -> 
     breaking.assert_converged(machine, breaking.WITHOUT_EARLYOOM)
 
 
+@pytest.mark.slow
 def test_the_layer_goes_back_by_itself_when_the_operator_vanishes(machine: Machine) -> None:
     """Armed with a delay of 5 s and confirmed by nobody, the host takes the layer back and disarms itself."""
     plans = breaking.layer_plans(machine, breaking.WITHOUT_EARLYOOM)
