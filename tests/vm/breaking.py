@@ -100,7 +100,9 @@ def manifest(machine: Machine) -> Manifest:
 NOISE = re.compile(
     # counters that the kernel moves by itself
     r"sysctls /proc/sys/fs/(dentry-state|file-nr|inode-nr|inode-state)"
-    r"|sysctls /proc/sys/kernel/(ns_last_pid|random/(uuid|entropy_avail))"
+    r"|sysctls /proc/sys/kernel/(ns_last_pid|pty/nr|random/(uuid|entropy_avail))"
+    # the kernel lowers it by itself when an interrupt takes long, as it does on a busy emulated processor
+    r"|sysctls /proc/sys/kernel/perf_event_max_sample_rate"
     # what apt and dpkg keep to themselves when a package comes and goes
     r"|files /etc/(ld\.so\.cache|\.pwd\.lock)"
     # sessions, and what logging in or looking around starts for a moment
