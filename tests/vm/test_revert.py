@@ -79,7 +79,7 @@ def test_what_somebody_else_changed_is_kept_and_said(machine: Machine) -> None:
 DAMAGES = {
     "torn": "truncate -s -20 {}",
     "empty": "truncate -s 0 {}",
-    "one character": "sed -i s/00644/00755/ {}; sed -i 's/0644/0755/' {}",
+    "one character": "sed -i '0,/kernel/s//Kernel/' {}",
     "another value": "sed -i 's/45056/99999/' {}",
     "not JSON": "echo hello >{}",
     "a list": "echo '[]' >{}",
@@ -96,9 +96,10 @@ def test_a_damaged_ledger_is_an_error_and_changes_nothing(machine: Machine) -> N
     assert breaking.program(machine, "apply", stdin=plans.pop("box")).rc == 0
     assert breaking.program(machine, "apply", stdin=plans["kernel"]).rc == 0
     machine.succeed(f"cp -a {ledger.PATH} /run/whole")
+    before = breaking.manifest(machine)
     for name, command in DAMAGES.items():
         machine.succeed(command.format(ledger.PATH, ledger.PATH))
-        before = breaking.manifest(machine)
+        machine.fail(f"diff -r {ledger.PATH} /run/whole")
         refused = [
             machine.run(REVERT),
             machine.run(f"{REVERT} --layer kernel"),
@@ -107,8 +108,8 @@ def test_a_damaged_ledger_is_an_error_and_changes_nothing(machine: Machine) -> N
         ]
         assert [r.rc for r in refused] == [4, 4, 4, 4], name
         assert all(len(r.err.splitlines()) == 1 and ledger.PATH in r.err for r in refused), name
-        assert breaking.differences(before, breaking.manifest(machine)) == [], name
         machine.succeed(f"rm -rf {ledger.PATH}; cp -a /run/whole {ledger.PATH}")
+    assert breaking.differences(before, breaking.manifest(machine)) == []
     machine.succeed(f"echo {{}} >{ledger.PATH}")
     assert ledger.PATH in deploying.failing_deploy(machine).err
     machine.succeed(f"cp -a /run/whole {ledger.PATH}")
