@@ -103,6 +103,8 @@ NOISE = re.compile(
     r"|sysctls /proc/sys/kernel/(ns_last_pid|pty/nr|random/(uuid|entropy_avail))"
     # the kernel lowers it by itself when an interrupt takes long, as it does on a busy emulated processor
     r"|sysctls /proc/sys/kernel/perf_event_max_sample_rate"
+    # a soft lockup, which the emulated machine sees when its host is busy, taints the kernel for good
+    r"|sysctls /proc/sys/kernel/tainted: 0 -> 16384$"
     # what apt and dpkg keep to themselves when a package comes and goes
     r"|files /etc/(ld\.so\.cache|\.pwd\.lock)"
     # sessions, and what logging in or looking around starts for a moment
