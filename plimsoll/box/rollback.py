@@ -55,9 +55,16 @@ def arm(host: Host, layer: str, delay_s: int) -> str:
     if not os.path.islink(host.path(WANTED_BY)):
         os.symlink(SERVICE, host.path(WANTED_BY))
         files.sync_directory(host.path(os.path.dirname(WANTED_BY)))
-    actions.ACTIONS["daemon-reload"].perform(host)
+    if not _is_fresh(host):
+        actions.ACTIONS["daemon-reload"].perform(host)
     actions.ACTIONS["restart"].perform(host, f"{NAME}.timer")
     return f"armed: the layer {layer} is taken back in {delay_s} s, and at the next boot, unless disarmed"
+
+
+def _is_fresh(host: Host) -> bool:
+    """Say whether systemd has both units as they are on disk: it reads one that it does not know when asked for it."""
+    shown = host.run("systemctl", "show", "-p", "LoadState,NeedDaemonReload", "--", f"{NAME}.timer", f"{NAME}.service")
+    return sorted(shown.out.split()) == ["LoadState=loaded"] * 2 + ["NeedDaemonReload=no"] * 2
 
 
 def is_armed(host: Host) -> bool:

@@ -26,6 +26,16 @@ def test_armed_is_on_disk(tmp_path: Path) -> None:
     assert host.calls[-2:] == [("systemctl", "daemon-reload"), ("systemctl", "restart", f"{rollback.NAME}.timer")]
 
 
+@pytest.mark.parametrize(("stale", "reloaded"), [("no", False), ("yes", True)])
+def test_systemd_is_reloaded_only_for_units_it_has_older(tmp_path: Path, stale: str, *, reloaded: bool) -> None:
+    """A unit that systemd has read as it is on disk needs no reload, which takes seconds on a slow host."""
+    (tmp_path / "etc/systemd/system").mkdir(parents=True)
+    known = {"LoadState": "loaded", "NeedDaemonReload": stale}
+    host = FakeHost(root=str(tmp_path), units={f"{rollback.NAME}.{kind}": known for kind in ("timer", "service")})
+    rollback.arm(host, "sshd", 180)
+    assert (("systemctl", "daemon-reload") in host.calls) is reloaded
+
+
 def test_disarmed_is_as_before(tmp_path: Path) -> None:
     """Disarming stops the timer and takes every file away; doing so again does nothing."""
     (tmp_path / "etc/systemd/system/multi-user.target.wants").mkdir(parents=True)
