@@ -20,6 +20,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn, Protocol
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from plimsoll import yaml_lines
+from plimsoll.box import model
 from plimsoll.policy import KERNEL_RESERVE, Model, Policy, as_mapping, as_tuple, nearest, wrong
 
 EXIT_INVALID = 4
@@ -76,6 +77,11 @@ class Host:
     port: int | None = None
     user: str | None = None
     known: bool = True
+
+    def waiver_for(self, control: str) -> model.Waiver | None:
+        """Return the waiver of a control in the form that travels to the host; the last one in the file counts."""
+        found = [waiver for waiver in self.waivers if waiver.control == control]
+        return model.Waiver(found[-1].reason, found[-1].until.isoformat()) if found else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.box import files, ledger, managers
+from plimsoll.box.errors import BoxError
 from plimsoll.box.host import Host
 from plimsoll.box.resolve import sysctl_key
 
@@ -23,7 +24,7 @@ NEVER_MOVED = re.compile(r"(lib)?nvidia|linux-(image|headers|modules|nvidia)|cud
 """Installing a small daemon must not drag a driver, a kernel or NVIDIA's own kit to another version."""
 
 
-class ActionError(Exception):
+class ActionError(BoxError):
     """A step failed; the message says which, why, and what to do."""
 
 

@@ -14,26 +14,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.box import actions, files, ledger, managers, revert
+from plimsoll.box.errors import REFUSED, BoxError
 from plimsoll.box.host import Host
 from plimsoll.box.model import PLAN_SCHEMA
 
 LOCK = "/run/plimsoll/lock"
 
 
-class Refused(Exception):  # noqa: N818  # says what happened, as the exit code does
+class RefusedError(BoxError):
     """Another run holds the lock; try again later."""
+
+    exit_code = REFUSED
 
 
 @contextmanager
 def exclusively(host: Host, *, wait: bool = False) -> Iterator[None]:
-    """Hold the one lock under which a host is changed; when it is taken, wait or raise Refused at once."""
+    """Hold the one lock under which a host is changed; when it is taken, wait or raise RefusedError at once."""
     os.makedirs(host.path(os.path.dirname(LOCK)), mode=0o755, exist_ok=True)
     descriptor = os.open(host.path(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
     except BlockingIOError as error:
-        raise Refused("another plimsoll is changing this host; try again when it has ended") from error
+        raise RefusedError("another plimsoll is changing this host; try again when it has ended") from error
     finally:
         os.close(descriptor)
 

@@ -12,6 +12,7 @@ import os
 import stat
 from typing import Any
 
+from plimsoll.box.errors import USAGE, BoxError
 from plimsoll.box.files import sweep, sync_directory, write_atomically
 from plimsoll.box.host import Host
 
@@ -21,8 +22,10 @@ KINDS = ("file", "link", "directory", "sysctl", "cgroup", "unit", "package")
 FIELDS = {"kind", "key", "layer", "old"}
 
 
-class LedgerError(Exception):
+class LedgerError(BoxError):
     """The ledger is there but cannot be trusted; nothing may be changed on the strength of it."""
+
+    exit_code = USAGE
 
 
 def digest(entries: list[dict[str, Any]]) -> str:

@@ -30,6 +30,11 @@ LAYERS = (
 )
 """The order in which a deploy goes: what others stand on first, what is opt-in last."""
 
+GUARDED_LAYER = "sshd"
+"""The layer after which nobody might come in again: it is taken back by the host itself unless a login is proven."""
+ROLLBACK_DELAY_S = 180
+"""Logins of 50 s were seen on a box under memory pressure; a proof may try three times within this."""
+
 State = Mapping[str, Any]
 """The JSON that `plimsoll.box.state.read` returns; see that module for its sections."""
 

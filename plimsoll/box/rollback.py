@@ -10,15 +10,11 @@ from plimsoll.box import actions, files
 from plimsoll.box.host import Host
 from plimsoll.box.state import ROLLBACK
 
-LAYER = "sshd"
-"""What is guarded where nothing else is said."""
 NAME = "plimsoll-rollback"
 DIRECTORY = "/etc/systemd/system"
 SERVICE = ROLLBACK
 TIMER = f"{DIRECTORY}/{NAME}.timer"
 WANTED_BY = f"{DIRECTORY}/multi-user.target.wants/{NAME}.service"
-DEFAULT_DELAY_S = 180
-"""Logins of 50 s were seen on a box under memory pressure; a proof may try three times within this."""
 
 _SERVICE = """\
 # Written by plimsoll while it changes the layer {layer}; goes away when a fresh login was proven.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plimsoll.box import state as live_state
+from plimsoll.box.errors import UNKNOWN, BoxError
 from plimsoll.box.host import Host
 from plimsoll.box.judge import exit_code, judge
 from plimsoll.box.model import AUDIT_SCHEMA, BAD, WANTED_SCHEMA, Judgement, Request, Verdict, Wanted
@@ -13,8 +14,10 @@ from plimsoll.box.model import AUDIT_SCHEMA, BAD, WANTED_SCHEMA, Judgement, Requ
 PATH = "/etc/plimsoll/wanted.json"
 
 
-class WantedError(Exception):
+class WantedError(BoxError):
     """What is wanted cannot be read; nothing can be judged."""
+
+    exit_code = UNKNOWN
 
 
 def load_wanted(host: Host) -> tuple[list[Wanted], list[str]]:

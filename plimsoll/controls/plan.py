@@ -8,13 +8,11 @@ from typing import Any
 
 from plimsoll.box.actions import known
 from plimsoll.box.judge import judge
-from plimsoll.box.model import PLAN_SCHEMA, Judgement, State, Verdict, Waiver, Wanted
-from plimsoll.controls import registry, render
+from plimsoll.box.model import GUARDED_LAYER, PLAN_SCHEMA, Judgement, Request, State, Verdict, Waiver, Wanted
+from plimsoll.controls import preflight, registry, render
 from plimsoll.controls.record import Action, Control
 from plimsoll.policy import Policy
 
-GUARDED_LAYER = "sshd"
-"""The layer after which nobody might come in again: it is taken back by the host itself unless a login is proven."""
 LEFT_ALONE = (Verdict.UNSUPPORTED, Verdict.WAIVED)
 """Verdicts whose control is not written: the kernel would refuse it, or somebody answers for the deviation."""
 
@@ -90,6 +88,12 @@ class HostPlan:
         return next((p for p in self.layers if p.layer == name), LayerPlan(name, (), ()))
 
 
+def request(policy: Policy) -> Request:
+    """Return everything that a state must contain to plan for, judge and report on a host with this policy."""
+    beyond = Request(files=managed_paths(policy), units=tuple(preflight.KILLERS))
+    return registry.request_for(policy).merged(beyond)
+
+
 def host_plan(policy: Policy, state: State, waiver: Callable[[str], Waiver | None], today: datetime.date) -> HostPlan:
     """Return what is wanted, found and to be done on the host with this state."""
     controls = registry.controls_for(policy)
@@ -149,9 +153,8 @@ def _text(state: State, file: render.File) -> str | None:
     return None if text is None else str(text)
 
 
-def managed_paths(policy: Policy, state: State | None = None) -> tuple[str, ...]:
+def managed_paths(policy: Policy) -> tuple[str, ...]:
     """Return every path that a deploy may write with this policy, for the state to be read with them."""
-    del state
     controls = registry.controls_for(policy)
     units = {name for c in controls for name in c.request().units} | {c.target for c in controls}
     kept = {c.file.format(unit=u) for c in controls if c.file for u in (units if "{unit}" in c.file else {c.target})}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from facts.state import HostState, LoginUid
 from plimsoll import inventory, zipapp
-from plimsoll.box.model import Request, State, Waiver
-from plimsoll.controls import plan, preflight, registry
+from plimsoll.box.model import State
+from plimsoll.controls import plan, preflight
 from plimsoll.policy import Policy
 from plimsoll.provision import connection
 
@@ -47,19 +47,16 @@ def look(host: "Host", name: str) -> Look | None:
     uid = host.get_fact(LoginUid)
     if uid is None:
         return None
-    beyond = Request(files=plan.managed_paths(entry.policy), units=tuple(preflight.KILLERS))
-    request = registry.request_for(entry.policy).merged(beyond)
-    text = json.dumps(request.to_json())
+    text = json.dumps(plan.request(entry.policy).to_json())
     state = host.get_fact(HostState, request=text, on_stdin=True, _stdin=zipapp.first_line(), _sudo=uid != 0)
     if state is None:
         return None
-    waivers = {w.control: Waiver(w.reason, w.until.isoformat()) for w in entry.waivers}
     today = datetime.datetime.now().astimezone().date()
     return Look(
         name=name,
         known=entry.known,
         policy=entry.policy,
         state=state,
-        plan=plan.host_plan(entry.policy, state, waivers.get, today),
+        plan=plan.host_plan(entry.policy, state, entry.waiver_for, today),
         sudo=uid != 0,
     )

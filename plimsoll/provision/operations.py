@@ -15,8 +15,8 @@ from pyinfra.api.operation import operation
 from pyinfra.context import host, state
 
 from plimsoll import zipapp
-from plimsoll.box.model import BAD, Verdict
-from plimsoll.controls.plan import GUARDED_LAYER, LayerPlan
+from plimsoll.box.model import BAD, GUARDED_LAYER, Verdict
+from plimsoll.controls.plan import LayerPlan
 from plimsoll.provision import connection, report
 from plimsoll.provision.look import Look, look
 

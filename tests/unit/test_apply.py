@@ -134,7 +134,7 @@ def test_program_comes_from_the_command_itself(tmp_path: Path) -> None:
 def test_one_at_a_time(tmp_path: Path) -> None:
     """While one run changes the host another is refused, and may go on afterwards."""
     host = _host(tmp_path)
-    with apply.exclusively(host), pytest.raises(apply.Refused, match="another plimsoll"), apply.exclusively(host):
+    with apply.exclusively(host), pytest.raises(apply.RefusedError, match="another plimsoll"), apply.exclusively(host):
         pytest.fail("two at a time")
     with apply.exclusively(host):
         assert (tmp_path / apply.LOCK[1:]).exists()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll.box import apply, cli, ledger, rollback, verify
+from plimsoll.box import apply, cli, cli_change, ledger, rollback, verify
 from plimsoll.box.model import PLAN_SCHEMA, WANTED_SCHEMA, Wanted
 from tests.unit.builders import FakeHost, stock_host, sysctl, tree, write_tree
 
@@ -17,8 +17,8 @@ AS_ROOT = pytest.mark.usefixtures("_as_root")
 @pytest.fixture
 def _as_root(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the program take whoever runs the tests for root: it only writes below its own directory."""
-    monkeypatch.setattr(cli, "_need_root", lambda: False)
-    monkeypatch.setattr(cli, "_carry_on_without_a_terminal", lambda: None)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(cli_change, "_carry_on_without_a_terminal", lambda: None)
 
 
 def _wanted(*controls: Wanted, notify: tuple[str, ...] = ()) -> str:

@@ -23,7 +23,7 @@ NO_PACKAGE: dict[str, Any] = {"layers": {"earlyoom": False}}
 
 def look(host: FakeHost, policy: Policy) -> dict[str, Any]:
     """Return the state of a host as a deploy with this policy reads it, after a trip through JSON."""
-    request = registry.request_for(policy).merged(Request(files=plan.managed_paths(policy)))
+    request = plan.request(policy)
     read: dict[str, Any] = json.loads(json.dumps(state.read(request, host)))
     return read
 

@@ -140,7 +140,7 @@ def layer_plans(machine: Machine, policy: deploying.Policy | None = None) -> dic
     file = machine.write_home("root") / "hosts.yml"
     file.write_text(deploying.inventory_text(machine.name, policy or {}))
     entry = inventory.load(file).host(machine.name)
-    request = registry.request_for(entry.policy).merged(Request(files=plan.managed_paths(entry.policy)))
+    request = plan.request(entry.policy)
     looked = program(machine, "state", "--request", json.dumps(request.to_json()))
     assert looked.rc == 0, looked.err
     today = datetime.datetime.now().astimezone().date()

@@ -89,7 +89,7 @@ def test_a_setting_that_the_kernel_does_not_have_is_left_out(machine: Machine) -
 @pytest.mark.slow
 def test_without_systemd_it_is_refused(machine: Machine) -> None:
     """Where PID 1 is a shell and systemd does not run, the state can still be read, and the one reason is given."""
-    request = registry.request_for(Policy()).merged(Request(files=plan.managed_paths(Policy())))
+    request = plan.request(Policy())
     command = zipapp.from_memory("state", "--request", json.dumps(request.to_json()))
     inside = f"mount -t tmpfs none /run; exec {command}"
     result = machine.run(

@@ -1,0 +1,96 @@
+"""The commands of the box that change it."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable
+
+from plimsoll.box import actions
+from plimsoll.box import apply as changing
+from plimsoll.box import revert as reverting
+from plimsoll.box import rollback as way_back
+from plimsoll.box.errors import GOOD, INTERNAL, UsageError
+from plimsoll.box.host import Host
+from plimsoll.box.model import GUARDED_LAYER
+
+
+def _need_root(what: str) -> None:
+    if os.geteuid() != 0:
+        raise UsageError(f"{what} needs root: use sudo")
+
+
+def apply(_arguments: argparse.Namespace, host: Host, program: bytes) -> int:
+    """Carry out the plan on standard input."""
+    _need_root("changing the host")
+    try:
+        plan = dict(json.load(sys.stdin))
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"the plan is not a JSON object: {error}") from error
+    _carry_on_without_a_terminal()
+    with changing.exclusively(host):
+        try:
+            for line in changing.apply(plan, host, program):
+                _say(line)
+        except actions.Pending as reason:
+            _say(f"pending: {reason}")
+    return GOOD
+
+
+def _carry_on_without_a_terminal() -> None:
+    """Carry a change to its end when the connection that it came in by is lost."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def _say(line: str) -> None:
+    """Print a line; nobody may be there to read it any more."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def revert(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
+    """Put back what the ledger remembers, or say what would be put back."""
+    _need_root("reverting")
+    if arguments.layer == reverting.PROGRAM_LAYER:
+        raise UsageError("the layer box is the program that puts the others back: revert all, without --layer")
+    if arguments.dry:
+        return _report(reverting.preview(host, arguments.layer))
+    _carry_on_without_a_terminal()
+    with changing.exclusively(host):
+        code = _report(reverting.revert(host, arguments.layer))
+        if arguments.layer in (None, GUARDED_LAYER) and way_back.is_armed(host):
+            _say(way_back.disarm(host))
+    return code
+
+
+def _report(outcomes: Iterable[tuple[str, str]]) -> int:
+    found = []
+    for outcome, line in outcomes:
+        found.append(outcome)
+        _say(line if outcome == "done" else f"{outcome}: {line}")
+    if not found:
+        _say("nothing to put back")
+    return INTERNAL if "failed" in found else GOOD
+
+
+def rollback(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
+    """Arm, disarm or fire the way back that a deploy has while it changes sshd."""
+    _need_root("this")
+    _carry_on_without_a_terminal()
+    if arguments.verb == "disarm":
+        _say(way_back.disarm(host))
+        return GOOD
+    # a change that is under way is waited for: it may be what is to be taken back
+    with changing.exclusively(host, wait=True):
+        if arguments.verb == "arm":
+            _say(way_back.arm(host, arguments.layer, arguments.delay_s))
+            return GOOD
+        if not way_back.is_armed(host):
+            _say("nothing was armed: a login was proven meanwhile")
+            return GOOD
+        code = _report(reverting.revert(host, arguments.layer))
+        _say(way_back.disarm(host))
+    return code

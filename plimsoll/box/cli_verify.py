@@ -1,0 +1,22 @@
+"""`plimsoll verify`: the box judges itself."""
+
+import argparse
+import json
+import sys
+
+from plimsoll.box import verify as judging
+from plimsoll.box.host import Host
+from plimsoll.box.judge import exit_code
+
+
+def verify(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
+    """Compare the live state with what was deployed; 2 for drift, 3 for what could not be told."""
+    wanted, command = judging.load_wanted(host)
+    judgements = judging.judge_host(host, wanted)
+    document = judging.report(host.text_or_none("/proc/sys/kernel/hostname") or "localhost", judgements)
+    print(json.dumps(document, indent=1) if arguments.json else "\n".join(judging.lines(judgements)))
+    if arguments.notify and command and judging.should_notify(judgements):
+        problem = judging.notify(host, command, document)
+        if problem:
+            print(f"plimsoll: nobody could be told: {problem}", file=sys.stderr)
+    return exit_code(judgements, strict=arguments.strict)
