@@ -1,6 +1,6 @@
 # make setup makes .venv; make try shows a real Debian machine being hardened; make test checks everything short.
 .DELETE_ON_ERROR:
-.PHONY: setup try test test-long lint docs lock clean vm-packages
+.PHONY: setup try test test-long bench lint docs lock clean vm-packages
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
@@ -27,11 +27,16 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint vm-packages
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow and not bench"
 
 # Can be interrupted and repeated: what has passed for the same files is not run again.
 test-long: lint vm-packages
-	$(BIN)/pytest --resume; status=$$?; $(BIN)/python -m tests.report && exit $$status
+	$(BIN)/pytest -m "not bench" --resume; status=$$?; $(BIN)/python -m tests.report && exit $$status
+
+# On a machine that does nothing else.
+bench: setup
+	.ci/system-packages bench
+	$(BIN)/pytest -m bench -s
 
 docs: setup
 	$(BIN)/python -m plimsoll.controls.docs

@@ -108,7 +108,8 @@ class Inventory:
         return Host(plain, (), self.defaults, waivers, known=False)
 
 
-def _parse_date(value: object) -> date:
+def parse_date(value: object) -> date:
+    """Return the day that a text names; raises pydantic's error for anything but YYYY-MM-DD."""
     if isinstance(value, str) and _ISO_DATE.fullmatch(value):
         try:
             return date.fromisoformat(value)
@@ -117,7 +118,8 @@ def _parse_date(value: object) -> date:
     raise wrong(f"must be a day that exists, as YYYY-MM-DD, not {value!r}")
 
 
-def _not_blank(value: str) -> str:
+def not_blank(value: str) -> str:
+    """Return the text; raises pydantic's error if there is none."""
     if not value.strip():
         raise wrong("must not be blank")
     return value
@@ -135,7 +137,7 @@ def _one_word(value: str) -> str:
     return value
 
 
-Text = Annotated[str, AfterValidator(_not_blank)]
+Text = Annotated[str, AfterValidator(not_blank)]
 Word = Annotated[str, AfterValidator(_one_word)]
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 
@@ -156,7 +158,7 @@ class _WaiverEntry(Model):
     control: str
     hosts: Annotated[Names, AfterValidator(_not_empty)]
     reason: Text
-    until: Annotated[date, BeforeValidator(_parse_date)]
+    until: Annotated[date, BeforeValidator(parse_date)]
 
 
 class _File(Model):
@@ -200,14 +202,14 @@ class _Reader:
             return yaml_lines.parse(self.path.read_bytes())
         except FileNotFoundError:
             message = "there is no such file: create it, or set PLIMSOLL_INVENTORY to the right one"
-            raise InventoryError(message, _shown(self.path), None) from None
+            raise InventoryError(message, shown(self.path), None) from None
         except OSError as error:
-            raise InventoryError(f"cannot be read: {error.strerror or error}", _shown(self.path), None) from None
+            raise InventoryError(f"cannot be read: {error.strerror or error}", shown(self.path), None) from None
         except yaml_lines.YamlError as error:
-            raise InventoryError(error.message, _shown(self.path), error.line) from None
+            raise InventoryError(error.message, shown(self.path), error.line) from None
 
     def _fail(self, path: yaml_lines.Path, message: str) -> NoReturn:
-        raise InventoryError(message, _shown(self.path), self.document.line(path))
+        raise InventoryError(message, shown(self.path), self.document.line(path))
 
     def _file(self) -> _File:
         if self.document.value is None:
@@ -219,7 +221,7 @@ class _Reader:
 
     def _first(self, error: ValidationError) -> tuple[yaml_lines.Path, str]:
         """Describe the error that stands first in the file."""
-        found = [_describe(each) for each in error.errors(include_url=False)]
+        found = [describe(each) for each in error.errors(include_url=False)]
         return min(found, key=lambda each: self.document.line(each[0]))
 
     def _check_names(self) -> None:
@@ -347,7 +349,7 @@ _WANTED = {
 }
 
 
-def _describe(error: Any) -> tuple[yaml_lines.Path, str]:  # noqa: ANN401 - pydantic's TypedDict, keys vary by type
+def describe(error: Any) -> tuple[yaml_lines.Path, str]:  # noqa: ANN401 - pydantic's TypedDict, keys vary by type
     """Put one of pydantic's errors into a path and a sentence."""
     path, kind, value, context = error["loc"], error["type"], error["input"], error.get("ctx", {})
     if kind == "unknown_key":
@@ -377,7 +379,7 @@ def _advice(kind: str, value: object) -> str:
     return ""
 
 
-def _shown(path: Path) -> Path:
+def shown(path: Path) -> Path:
     """Shorten a path for messages to the form that the operator would type."""
     try:
         return path.relative_to(Path.cwd())

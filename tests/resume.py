@@ -51,29 +51,38 @@ def result(node: str, of_tree: str) -> dict[str, Any] | None:
     return found if found.get("tree") == of_tree else None
 
 
-class _Recorder:
-    """Keeps results of one run, and leaves out what has passed before."""
+class _Chooser:
+    """Leaves out what has passed before, wherever tests are collected."""
 
-    def __init__(self) -> None:
-        self.tree = tree()
-        self.left_out = 0
-        self._phases: dict[str, list[pytest.TestReport]] = {}
+    def __init__(self, of_tree: str) -> None:
+        self.tree = of_tree
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         passed = [item for item in items if self._passed(item.nodeid)]
-        self.left_out = len(passed)
         items[:] = [item for item in items if item not in passed]
         config.hook.pytest_deselected(items=passed)
+        for item in items:
+            # a worker adds its group to the name that it reports
+            item.user_properties.append(("node", item.nodeid))
 
     def _passed(self, node: str) -> bool:
         found = result(node, self.tree)
         return found is not None and found["outcome"] == "passed"
 
+
+class _Recorder:
+    """Keeps the results of one run, where they all come together."""
+
+    def __init__(self, of_tree: str) -> None:
+        self.tree = of_tree
+        self._phases: dict[str, list[pytest.TestReport]] = {}
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        phases = self._phases.setdefault(report.nodeid, [])
+        node = str(dict(report.user_properties)["node"])
+        phases = self._phases.setdefault(node, [])
         phases.append(report)
         if report.when == "teardown":
-            self._write(report.nodeid, self._phases.pop(report.nodeid))
+            self._write(node, self._phases.pop(node))
 
     def _write(self, node: str, phases: list[pytest.TestReport]) -> None:
         bad = [phase for kind in ("failed", "skipped") for phase in phases if phase.outcome == kind]
@@ -92,7 +101,8 @@ class _Recorder:
         temporary.replace(file)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self.left_out:
+        # everything has passed before; whether that is so for every test, the report says
+        if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             session.exitstatus = pytest.ExitCode.OK
 
 
@@ -103,5 +113,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep results when asked to."""
-    if config.getoption("--resume"):
-        config.pluginmanager.register(_Recorder(), "plimsoll-resume")
+    if not config.getoption("--resume"):
+        return
+    of_tree = tree()
+    config.pluginmanager.register(_Chooser(of_tree), "plimsoll-resume-chooser")
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Recorder(of_tree), "plimsoll-resume-recorder")

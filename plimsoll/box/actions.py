@@ -14,7 +14,7 @@ from typing import Any
 from plimsoll.box import files, ledger, managers
 from plimsoll.box.errors import BoxError
 from plimsoll.box.host import Host
-from plimsoll.box.resolve import sysctl_key
+from plimsoll.box.resolve_sysctl import sysctl_key
 
 LOCK_TIMEOUT_S = 120
 """How long apt waits for another package manager; an unattended upgrade of a few packages takes less."""

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from plimsoll.box.model import Place
-from plimsoll.box.resolve import Assignment, FileText, parse_ini, unit_files_in_order
+from plimsoll.box.resolve import Assignment, FileText, ini_list
+from plimsoll.box.resolve_units import unit_files_in_order
 
 
 def shown(arguments: Sequence[str] | None) -> str | None:
@@ -127,7 +128,7 @@ def environment(files: Sequence[FileText], read: Callable[[str], FileText | None
     if not names:
         return {"variables": {}}
     found = dict(_inline_variables(files))
-    for path in _last_list(files, "EnvironmentFile"):
+    for path in ini_list(files, "Service", "EnvironmentFile"):
         file = read(path.value.removeprefix("-")) or {}
         if "error" in file:
             return {"variables": {}, "error": f"{file['path']}: {file['error']}"}
@@ -137,23 +138,15 @@ def environment(files: Sequence[FileText], read: Callable[[str], FileText | None
 
 
 def _inline_variables(files: Iterable[FileText]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for line in _last_list(files, "Environment"):
+    for line in ini_list(files, "Service", "Environment"):
         for word in split_words(line.value, c_escapes=True):
             name, _, value = word.partition("=")
             yield name, {"value": value, "file": line.place.file, "line": line.place.line}
 
 
-def _last_list(files: Iterable[FileText], key: str) -> list[Assignment]:
-    """Return the lines of a setting that adds up; an empty one clears those before it."""
-    lines: list[Assignment] = []
-    for line in (a for f in files for a in parse_ini(f) if (a.section, a.key) == ("Service", key)):
-        lines = [*lines, line] if line.value else []
-    return lines
-
-
 def effective_exec_start(files: Iterable[FileText]) -> Assignment | None:
     """Return the ExecStart that runs, None for none or for two of them, which systemd refuses for a daemon."""
-    lines = _last_list(files, "ExecStart")
+    lines = ini_list(files, "Service", "ExecStart")
     return lines[0] if len(lines) == 1 else None
 
 

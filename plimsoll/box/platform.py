@@ -50,12 +50,16 @@ def read(host: Host) -> dict[str, Any]:
         "hostname": host.text_or_none("/proc/sys/kernel/hostname"),
         "kernel": host.text_or_none("/proc/sys/kernel/osrelease"),
         "next_kernel": next_kernel(host),
+        "kernels": kernels(host),
         "cmdline": host.text_or_none("/proc/cmdline"),
         "architecture": uname.machine,
         "boot_id": host.text_or_none("/proc/sys/kernel/random/boot_id"),
         "mem_total_kib": int(mem_total[1]) if mem_total else None,
         "board_vendor": host.text_or_none("/sys/class/dmi/id/board_vendor"),
         "board_name": host.text_or_none("/sys/class/dmi/id/board_name"),
+        "product_name": host.text_or_none("/sys/class/dmi/id/product_name"),
+        "bios_version": host.text_or_none("/sys/class/dmi/id/bios_version"),
+        "bios_date": host.text_or_none("/sys/class/dmi/id/bios_date"),
         "pid1": host.text_or_none("/proc/1/comm"),
         "systemd_running": host.exists("/run/systemd/system"),
         "container": container(host),
@@ -68,7 +72,52 @@ def read(host: Host) -> dict[str, Any]:
 
 
 def next_kernel(host: Host) -> str | None:
-    """Return the release of the kernel that the boot menu's default link names, None where there is no such link."""
+    """Return the release of the kernel that boots next, None where it cannot be told.
+
+    What the boot menu was told to choose goes first; without that it is what the default link names.
+    """
+    chosen = _menu_choice(host)
+    if not _FIRST_ENTRY.fullmatch(chosen):
+        named = [each["release"] for each in kernels(host) if each["release"] in chosen]
+        return max(named, key=len, default=None)
+    return _linked_kernel(host)
+
+
+_FIRST_ENTRY = re.compile(r"|0|gnulinux-simple-.*|[^0-9>]+")
+"""The menu's first entry, by number, name or title: it starts what the default link names."""
+_DEFAULT_ENTRY = re.compile(r"""^\s*set default=["']?([^"'\n$]+)["']?\s*$""", re.MULTILINE)
+_KEPT_ENTRY = re.compile(r"^(next_entry|saved_entry)=(.+)$", re.MULTILINE)
+
+
+def _menu_choice(host: Host) -> str:
+    """Return the entry of GRUB's menu that was chosen for the next boot, else its default; empty where unknown.
+
+    grub.cfg names an entry itself, or says that the one that grubenv keeps is to be used.
+    """
+    menu = host.text_or_none("/boot/grub/grub.cfg") or ""
+    kept = dict(_KEPT_ENTRY.findall(host.text_or_none("/boot/grub/grubenv") or ""))
+    if 'set default="${next_entry}"' in menu and kept.get("next_entry"):
+        return str(kept["next_entry"]).strip()
+    if 'set default="${saved_entry}"' in menu and kept.get("saved_entry"):
+        return str(kept["saved_entry"]).strip()
+    named = _DEFAULT_ENTRY.findall(menu)
+    return str(named[-1]).strip() if named else ""
+
+
+def kernels(host: Host) -> list[dict[str, Any]]:
+    """Return the kernels in /boot: `{release, nvidia_module}`; the module's presence is None where unknown."""
+    names = (name for name in host.names("/boot") if name.startswith("vmlinuz-"))
+    releases = (name.removeprefix("vmlinuz-") for name in names)
+    return [{"release": release, "nvidia_module": has_nvidia_module(host, release)} for release in releases]
+
+
+def has_nvidia_module(host: Host, release: str) -> bool | None:
+    """Say whether depmod knows a module `nvidia` for a kernel; None where it has no list."""
+    known = host.text_or_none(f"/lib/modules/{release}/modules.dep")
+    return None if known is None else re.search(r"(^|/)nvidia\.ko(\.\w+)?:", known, re.MULTILINE) is not None
+
+
+def _linked_kernel(host: Host) -> str | None:
     for link in ("/vmlinuz", "/boot/vmlinuz"):
         try:
             target = os.readlink(host.path(link))
@@ -100,15 +149,41 @@ def encrypted_root(host: Host) -> bool | None:
 
 
 def driver(host: Host) -> dict[str, Any]:
-    """Return the NVIDIA driver's version and its pool parameter, None where it is not loaded or has no pools."""
-    version = re.search(r"\b(\d{3}\.\d+(?:\.\d+)?)\b", host.text_or_none("/proc/driver/nvidia/version") or "")
+    """Return the NVIDIA driver: its version, flavour, firmware and pool parameter, None where not to be had.
+
+    `firmware` is what the GPU runs, `firmware_files` are the versions that lie ready for the next time it is
+    started: the driver takes none of another version than its own.
+    """
+    banner = host.text_or_none("/proc/driver/nvidia/version") or ""
+    version = re.search(_DRIVER_VERSION, banner)
     params = host.text_or_none("/proc/driver/nvidia/params")
     pools = re.search(r"^EnableSystemMemoryPools:\s*(\d+)", params or "", re.MULTILINE)
     return {
         "version": version[1] if version else None,
+        "open_module": "Open Kernel Module" in banner if version else None,
+        "firmware": gsp_firmware(host),
+        "firmware_files": firmware_files(host),
         "params": params,
         "system_memory_pools": int(pools[1]) if pools else None,
     }
+
+
+_DRIVER_VERSION = r"\b(\d{3}\.\d+(?:\.\d+)?)\b"
+FIRMWARE_DIRECTORIES = ("/lib/firmware/nvidia", "/lib/firmware/updates/nvidia")
+
+
+def gsp_firmware(host: Host) -> str | None:
+    """Return the version of the firmware that the GPU's own processor runs; None while it runs none."""
+    base = "/proc/driver/nvidia/gpus"
+    texts = (host.text_or_none(f"{base}/{gpu}/information") or "" for gpu in host.names(base))
+    found = (re.search(rf"^GPU Firmware:\s*{_DRIVER_VERSION}", text, re.MULTILINE) for text in texts)
+    return next((match[1] for match in found if match), None)
+
+
+def firmware_files(host: Host) -> list[str]:
+    """Return the versions of which GSP firmware is installed."""
+    found = ((d, name) for d in FIRMWARE_DIRECTORIES for name in host.names(d) if re.fullmatch(_DRIVER_VERSION, name))
+    return sorted({name for d, name in found if any(n.startswith("gsp") for n in host.names(f"{d}/{name}"))})
 
 
 def watchdogs(host: Host) -> list[dict[str, str | None]]:

@@ -8,17 +8,9 @@ from typing import Any
 from plimsoll.box import cmdline, scores
 from plimsoll.box.model import Kind, Place, State, Wanted
 from plimsoll.box.quantities import parse_bytes, parse_span_us
-from plimsoll.box.resolve import (
-    Effective,
-    FileText,
-    after_reboot,
-    ini_value,
-    sysctl_everywhere,
-    sysctl_key,
-    sysctl_value,
-    unit_files_in_order,
-    unreadable,
-)
+from plimsoll.box.resolve import Effective, after_reboot, ini_value, unreadable
+from plimsoll.box.resolve_sysctl import read_at_boot, sysctl_key, sysctl_others, sysctl_value
+from plimsoll.box.resolve_units import manager_files_in_order, unit_files_in_order
 
 
 @dataclass(frozen=True)
@@ -66,7 +58,7 @@ def _sysctl(control: Wanted, state: State) -> Reading:
     if "error" in live:
         return Reading(unknown=f"/proc/sys/{sysctl_key(control.target)}: {live['error']}")
     files = state["sysctl_files"]
-    read = [*after_reboot(files["sysctl_d"]), *([files["ufw"]] if files.get("ufw") else [])]
+    read = read_at_boot(files)
     if unreadable(read):
         return Reading(live=live["value"], unknown=unreadable(read))
     kept = _kept(control, state, sysctl_value(read, control.target))
@@ -75,8 +67,7 @@ def _sysctl(control: Wanted, state: State) -> Reading:
 
 def _others(control: Wanted, files: Mapping[str, Any]) -> str:
     """Name the other files with a say: even one that loses today wins for `sysctl --system` or after a rename."""
-    every = [*files["sysctl_d"], *([files["etc_sysctl_conf"]] if files.get("etc_sysctl_conf") else [])]
-    places = [p for p in sysctl_everywhere(every, control.target) if p.file != control.file]
+    places = [p for p in sysctl_others(files, control.target) if p.file != control.file]
     return "also set in " + ", ".join(f"{p.file}:{p.line}" for p in places) if places else ""
 
 
@@ -151,9 +142,8 @@ def _bytes_of(text: str) -> float:
 
 
 def _manager_property(control: Wanted, state: State) -> Reading:
-    files = state["manager_files"][control.target]
-    main: list[FileText] = [files["main"]] if files["main"] else []
-    texts = [*after_reboot(main), *after_reboot(files["drop_ins"])]
+    version = state["manager"].get("Version", "")
+    texts = manager_files_in_order(control.target, state["manager_files"][control.target], version)
     if unreadable(texts):
         return Reading(unknown=unreadable(texts))
     kept = _kept(control, state, ini_value(texts, control.section, control.name))

@@ -15,7 +15,7 @@ from typing import Any
 
 from plimsoll.box import actions, files, ledger, managers
 from plimsoll.box.host import Host
-from plimsoll.box.resolve import sysctl_key
+from plimsoll.box.resolve_sysctl import sysctl_key
 
 Entry = dict[str, Any]
 PROGRAM_LAYER = "box"

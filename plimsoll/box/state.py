@@ -7,16 +7,19 @@ Sections of what `read` returns: `platform`, `memory`, `sysctl` (value or error 
 `unknown`.
 """
 
+import glob
 import hashlib
 import os
+import re
 import stat
 import time
 from typing import Any
 
-from plimsoll.box import ledger, memory, platform, units
+from plimsoll.box import ledger, memory, platform, protections, units
 from plimsoll.box.host import Host
 from plimsoll.box.model import STATE_SCHEMA, Request
-from plimsoll.box.resolve import sysctl_key
+from plimsoll.box.resolve_sshd import MAIN, SshdRefusesError, include_patterns
+from plimsoll.box.resolve_sysctl import sysctl_key
 
 SYSCTL_DIRECTORIES = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d", "/lib/sysctl.d")
 MANAGER_DIRECTORIES = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
@@ -24,6 +27,9 @@ MANAGERS = ("system", "user", "journald")
 ALWAYS_READ_UNITS = (
     "ssh.service", "sshd.service", "ssh.socket", "systemd-journald.service", "earlyoom.service", "systemd-oomd.service",
 )  # fmt: skip
+TUNED_DIRECTORIES = ("/etc/tuned", "/etc/tuned/profiles", "/usr/lib/tuned", "/usr/lib/tuned/profiles")
+MAX_TUNED_PROFILES = 16
+MAX_SSHD_FILES = 64
 MAX_SHOWN_BYTES = 64 << 10
 """The text of a managed file travels for the sake of a diff; the program itself, which is larger, does not."""
 PROOFS = "/run/plimsoll/proofs.json"
@@ -38,10 +44,12 @@ def read(request: Request, host: Host | None = None) -> dict[str, Any]:
     started = time.monotonic()
     found_platform = platform.read(host)
     running = units.processes(host)
+    found_memory = memory.read(host, found_platform["driver"])
+    packages = platform.packages(host, request.packages)
     state = {
         "schema": STATE_SCHEMA,
         "platform": found_platform,
-        "memory": memory.read(host, found_platform["driver"]),
+        "memory": found_memory,
         "sysctl": {key: _sysctl(host, key) for key in request.sysctls},
         "sysctl_files": sysctl_files(host),
         "units": units.read(host, sorted({*request.units, *ALWAYS_READ_UNITS})),
@@ -52,13 +60,14 @@ def read(request: Request, host: Host | None = None) -> dict[str, Any]:
         "engines": [units.shortened(p) for p in running if units.is_engine(p)],
         "room": {path: room(host, path) for path in ("/etc", "/var/lib")},
         "watchdogs": platform.watchdogs(host),
-        "packages": platform.packages(host, request.packages),
+        "packages": packages,
         "files": {path: managed_file(host, path) for path in request.files},
         "modules": {name: module(host, name) for name in request.modules},
         "sshd_files": sshd_files(host),
         "ledger": ledger.summary(host),
         "proofs": ledger.read_json(host, PROOFS) or {},
         "rollback_armed": host.exists(ROLLBACK),
+        "protections": protections.read(host, running, found_memory, found_platform["driver"]["version"], packages),
     }
     uptime_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     took_ms = round((time.monotonic() - started) * 1000)
@@ -75,15 +84,39 @@ def _sysctl(host: Host, key: str) -> dict[str, Any]:
 
 
 def sysctl_files(host: Host) -> dict[str, Any]:
-    """Return the files that can set a sysctl: `sysctl_d` in directory order, `etc_sysctl_conf` and `ufw` apart."""
-    directories = _distinct(host, SYSCTL_DIRECTORIES)
-    paths = [f"{d}/{n}" for d in directories for n in host.names(d) if n.endswith(".conf")]
-    ufw_on = "ENABLED=yes" in (host.text_or_none("/etc/ufw/ufw.conf") or "")
+    """Return the files that can set a sysctl: `sysctl_d` in directory order; apart from them what others read.
+
+    `etc_sysctl_conf`; `ufw` where it is on; `tuned`, the profiles that are active, one that is included first.
+    """
+    paths = units.conf_paths(host, _distinct(host, SYSCTL_DIRECTORIES))
     return {
         "sysctl_d": [file for path in paths if (file := host.file(path))],
         "etc_sysctl_conf": host.file("/etc/sysctl.conf"),
-        "ufw": host.file("/etc/ufw/sysctl.conf") if ufw_on else None,
+        "ufw": _ufw_file(host),
+        "tuned": tuned_profiles(host),
     }
+
+
+def _ufw_file(host: Host) -> dict[str, Any] | None:
+    if "ENABLED=yes" not in (host.text_or_none("/etc/ufw/ufw.conf") or ""):
+        return None
+    chosen = re.search(r"^IPT_SYSCTL=(.*)$", host.text_or_none("/etc/default/ufw") or "", re.MULTILINE)
+    return host.file(chosen[1].strip("\"' ") if chosen else "/etc/ufw/sysctl.conf")
+
+
+def tuned_profiles(host: Host) -> list[dict[str, Any]]:
+    """Return the profiles that tuned has active and those that they include, in the order of their effect."""
+    found: dict[str, dict[str, Any]] = {}
+    waiting = (host.text_or_none("/etc/tuned/active_profile") or "").split()[::-1]
+    while waiting and len(found) < MAX_TUNED_PROFILES:
+        name = waiting.pop(0)
+        files = (host.file(f"{directory}/{name}/tuned.conf") for directory in TUNED_DIRECTORIES)
+        file = None if "/" in name or name in found else next((f for f in files if f), None)
+        if file is not None:
+            found[name] = file
+            included = re.search(r"^\s*include\s*=(.*)$", file.get("text", ""), re.MULTILINE)
+            waiting = [*(re.split(r"[\s,;]+", included[1].strip())[::-1] if included else []), *waiting]
+    return list(found.values())[::-1]
 
 
 def _distinct(host: Host, directories: tuple[str, ...]) -> list[str]:
@@ -95,11 +128,11 @@ def _distinct(host: Host, directories: tuple[str, ...]) -> list[str]:
 
 
 def manager_files(host: Host, name: str) -> dict[str, Any]:
-    """Return `{main, drop_ins}` of system.conf, user.conf or journald.conf; systemd reads the first main file only."""
-    mains = (host.file(f"{d}/{name}.conf") for d in MANAGER_DIRECTORIES)
-    paths = [f"{d}/{name}.conf.d" for d in _distinct(host, MANAGER_DIRECTORIES)]
-    drop_ins = [host.file(f"{d}/{n}") for d in paths for n in host.names(d) if n.endswith(".conf")]
-    return {"main": next((m for m in mains if m), None), "drop_ins": [d for d in drop_ins if d]}
+    """Return `{mains, drop_ins}` of system.conf, user.conf or journald.conf, the most important directory first."""
+    mains = [host.file(f"{d}/{name}.conf") for d in MANAGER_DIRECTORIES]
+    directories = [f"{d}/{name}.conf.d" for d in _distinct(host, MANAGER_DIRECTORIES)]
+    drop_ins = [host.file(path) for path in units.conf_paths(host, directories)]
+    return {"mains": [m for m in mains if m], "drop_ins": [d for d in drop_ins if d]}
 
 
 def managed_file(host: Host, path: str) -> dict[str, Any]:
@@ -138,13 +171,41 @@ def room(host: Host, path: str) -> dict[str, Any]:
 def module(host: Host, name: str) -> dict[str, Any]:
     """Return `{loaded, files}`: whether a module is loaded, and the modprobe.d files that can set its options."""
     directories = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d")
-    paths = [f"{d}/{n}" for d in _distinct(host, directories) for n in host.names(d) if n.endswith(".conf")]
+    paths = units.conf_paths(host, _distinct(host, directories))
     files = [file for path in paths if (file := host.file(path))]
     return {"loaded": host.exists(f"/sys/module/{name}"), "files": files}
 
 
 def sshd_files(host: Host) -> list[dict[str, Any]]:
-    """Return sshd_config and what lies in sshd_config.d, in the order of Debian's Include (first value wins)."""
-    base = "/etc/ssh/sshd_config"
-    paths = [f"{base}.d/{n}" for n in host.names(f"{base}.d") if n.endswith(".conf")]
-    return [file for path in (*paths, base) if (file := host.file(path))]
+    """Return sshd_config and every file that it can include, each once, the main file first.
+
+    At most MAX_SSHD_FILES; one more is an error in its place.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    waiting = [MAIN]
+    while waiting:
+        path = waiting.pop(0)
+        file = None if path in found else host.file(path)
+        if file is None:
+            continue
+        if len(found) == MAX_SSHD_FILES:
+            found[path] = {"path": path, "error": f"not read: more than {MAX_SSHD_FILES} files are included"}
+            break
+        found[path] = file
+        waiting.extend(p for pattern in _includes(path, file.get("text", "")) for p in expand(host, pattern))
+    return list(found.values())
+
+
+def _includes(path: str, text: str) -> list[str]:
+    try:
+        return include_patterns(path, text)
+    except SshdRefusesError:
+        return []
+
+
+def expand(host: Host, pattern: str) -> list[str]:
+    """Return the paths on `host` that a pattern stands for, sorted as glob(3) does; none for one that is relative."""
+    if not pattern.startswith("/"):
+        return []
+    found = glob.glob(glob.escape(host.root) + pattern.replace("[^", "[!"))
+    return sorted(path.removeprefix(host.root) for path in found)

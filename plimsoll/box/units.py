@@ -8,7 +8,7 @@ from typing import Any
 
 from plimsoll.box import cmdline
 from plimsoll.box.host import Host, Ran
-from plimsoll.box.resolve import UNIT_DIRECTORIES, drop_in_directories, unit_files_in_order
+from plimsoll.box.resolve_units import UNIT_DIRECTORIES, drop_in_directories, unit_files_in_order
 
 CGROUP = "/sys/fs/cgroup"
 PROPERTIES = (
@@ -65,10 +65,7 @@ def _unit(host: Host, name: str, show: dict[str, str]) -> dict[str, Any]:
     pid = int(show.get("MainPID") or 0)
     group = show.get("ControlGroup") or default_cgroup(own)
     aliases = sorted(set(show.get("Names", "").split()) - {own})
-    files = {
-        "fragments": _files(host, [f"{d}/{own}" for d in UNIT_DIRECTORIES]),
-        "drop_ins": drop_ins(host, own, aliases),
-    }
+    files = files_of(host, own, aliases)
     return {
         "show": show,
         **files,
@@ -76,6 +73,14 @@ def _unit(host: Host, name: str, show: dict[str, str]) -> dict[str, Any]:
         "process": process(host, pid) if pid else None,
         "cgroup": cgroup_chain(host, group) if group else [],
     }
+
+
+def files_of(host: Host, unit: str, aliases: Iterable[str] = ()) -> dict[str, list[dict[str, Any]]]:
+    """Return `{fragments, drop_ins}` of a unit, the most important first; an instance's own before its template's."""
+    prefix, at, rest = unit.partition("@")
+    names = dict.fromkeys([unit, f"{prefix}@.{rest.rpartition('.')[2]}"] if at else [unit])
+    fragments = _files(host, [f"{d}/{name}" for name in names for d in UNIT_DIRECTORIES])
+    return {"fragments": fragments, "drop_ins": drop_ins(host, unit, aliases)}
 
 
 def default_cgroup(unit: str) -> str:
@@ -92,8 +97,13 @@ def drop_ins(host: Host, unit: str, aliases: Iterable[str] = ()) -> list[dict[st
     chains = [drop_in_directories(name) for name in (unit, *aliases)]
     specific = [f"{base}/{name}" for *names, _type in chains for base in UNIT_DIRECTORIES for name in names]
     by_type = [f"{base}/{chains[0][-1]}" for base in UNIT_DIRECTORIES]
-    paths = (f"{d}/{n}" for d in (*specific, *by_type) for n in host.names(d) if n.endswith(".conf"))
-    return _files(host, paths)
+    return _files(host, conf_paths(host, (*specific, *by_type)))
+
+
+def conf_paths(host: Host, directories: Iterable[str]) -> list[str]:
+    """Return the paths in directories that systemd and its like read: `*.conf`, and none that begins with a dot."""
+    names = ((d, n) for d in directories for n in host.names(d))
+    return [f"{d}/{n}" for d, n in names if n.endswith(".conf") and not n.startswith(".")]
 
 
 def _files(host: Host, paths: Iterable[str]) -> list[dict[str, Any]]:

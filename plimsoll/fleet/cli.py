@@ -6,6 +6,7 @@ COMMANDS. It returns its exit code, or None for 0.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -22,6 +23,9 @@ EXIT_INTERRUPTED = 130
 
 # by name, because importing some of them is slow, or replaces parts of the standard library by gevent's
 COMMANDS = {
+    "audit": "plimsoll.fleet.audit",
+    "explain": "plimsoll.fleet.explain",
+    "revert": "plimsoll.fleet.revert",
     "ssh-config": "plimsoll.fleet.ssh_config",
 }
 
@@ -78,4 +82,8 @@ def _explain(error: Exception) -> int:
 
 def main() -> None:
     """Entry point of the console script."""
+    # a terminal or a file that cannot show a character shows its number, and does not end the command
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run())

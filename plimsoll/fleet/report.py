@@ -76,8 +76,11 @@ class HostReport:
         return sum(1 for judgement in self.controls if judgement.verdict is verdict)
 
     def exit_code(self, *, strict: bool = False) -> int:
-        """Return 3 if something could not be told, 2 for drift (`strict`: pending and findings too), else 0."""
-        if not self.reached:
+        """Return 3 if something could not be told, 2 for drift (`strict`: pending and findings too), else 0.
+
+        Nothing judged is nothing told.
+        """
+        if not self.reached or not self.controls:
             return COULD_NOT_TELL
         code = exit_code(self.controls, strict=strict)
         return DRIFT if code == 0 and strict and self.findings else code

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 import subprocess
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import click
+
+from plimsoll.fleet.files import write_atomically
 
 OPTIONS = {
     "ServerAliveInterval": "15",
@@ -159,26 +159,6 @@ def _read(file: Path) -> str:
         raise MergeError(f"{file} cannot be read: {error.strerror}") from None
 
 
-def write(file: Path, text: str) -> None:
-    """Replace `file` atomically, keeping its mode and owner; a new one is 0600, a new directory 0700."""
-    file.parent.mkdir(mode=0o700, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as temporary:
-            if file.exists():
-                found = file.stat()
-                os.fchown(descriptor, found.st_uid, found.st_gid)
-                os.fchmod(descriptor, found.st_mode & 0o7777)
-            temporary.write(_encode(text))
-            temporary.flush()
-            os.fsync(descriptor)
-        Path(name).replace(file)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            Path(name).unlink()
-        raise
-
-
 def _diff(old: str, new: str, file: Path) -> str:
     lines = difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), str(file), str(file))
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
@@ -195,7 +175,7 @@ def _merge_into(file: Path, host: str, *, dry: bool) -> int:
         click.echo(f"{file}: nothing to change")
         return code
     try:
-        write(file, new)
+        write_atomically(file, new)
     except OSError as error:
         raise MergeError(f"{file} cannot be written: {error.strerror}") from None
     click.echo(f"{file}: merged the block for {host}")

@@ -1,24 +1,13 @@
 """What a person sees of a deploy: the plan before it, the verdicts and the cost after it. All on stderr."""
 
-import json
-import shlex
-
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from plimsoll.box.model import Judgement, Verdict
 from plimsoll.controls import registry
+from plimsoll.fleet.table import printable, readable, style
 from plimsoll.provision.look import Look
-
-STYLES = {
-    Verdict.OK: "green",
-    Verdict.PENDING: "yellow",
-    Verdict.WAIVED: "cyan",
-    Verdict.UNSUPPORTED: "dim",
-    Verdict.UNKNOWN: "magenta",
-}
-"""Colours of verdicts; what is not named here is bad and red."""
 
 
 def _console() -> Console:
@@ -65,16 +54,11 @@ def _table(after: Look) -> Table:
 
 
 def _add(table: Table, judgement: Judgement) -> None:
-    style = STYLES.get(judgement.verdict, "bold red")
-    said = _readable(judgement.live or "")
-    reason = "" if judgement.verdict is Verdict.OK and not judgement.reason else judgement.reason
+    said = readable(judgement.live) if judgement.live else ""
+    reason = printable(judgement.reason)
     name = judgement.id.partition("/")[2]
     detail = f"{said}\n{reason}" if said and reason else said or reason
-    table.add_row(judgement.layer, Text(judgement.verdict, style), Text(name), Text(detail))
-
-
-def _readable(value: str) -> str:
-    return shlex.join(json.loads(value)) if value.startswith('["') else value
+    table.add_row(judgement.layer, Text(judgement.verdict, style(judgement.verdict)), Text(name), Text(detail))
 
 
 def cost(after: Look) -> list[str]:

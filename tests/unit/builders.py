@@ -93,7 +93,7 @@ def state(**sections: Any) -> dict[str, Any]:  # noqa: ANN401  # as above
         "units": {"systemd-journald.service": unit(process=process(300, comm="systemd-journal"))},
         "cgroup_controllers": "cpuset cpu io memory pids",
         "manager": {"Version": "257"},
-        "manager_files": {name: {"main": None, "drop_ins": []} for name in ("system", "user", "journald")},
+        "manager_files": {name: {"mains": [], "drop_ins": []} for name in ("system", "user", "journald")},
         "processes": [],
         "watchdogs": [],
         "packages": {},

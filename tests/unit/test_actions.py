@@ -9,7 +9,7 @@ from plimsoll.box import actions, apply, ledger, revert
 from plimsoll.box.actions import ACTIONS, ActionError, Pending
 from plimsoll.box.host import Ran
 from plimsoll.box.model import PLAN_SCHEMA
-from plimsoll.box.resolve import sysctl_key
+from plimsoll.box.resolve_sysctl import sysctl_key
 from plimsoll.controls import registry
 from tests.unit.builders import FakeHost, write_tree
 

@@ -16,7 +16,7 @@ from plimsoll.box.cmdline import (
     split_words,
 )
 from plimsoll.box.model import Place
-from plimsoll.box.resolve import unit_files_in_order
+from plimsoll.box.resolve_units import unit_files_in_order
 from plimsoll.controls.earlyoom import environment_value
 from tests.unit.builders import file, unreadable
 

@@ -17,6 +17,7 @@ from plimsoll.box.model import Judgement, Kind, Place, Request, Verdict, Waiver,
 from plimsoll.controls import docs, registry, render
 from plimsoll.controls.record import Control
 from plimsoll.fleet.cli import COMMANDS
+from plimsoll.fleet.report import Finding, FindingKind, HostReport, Report, WaiverNote
 from plimsoll.policy import Policy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -329,6 +330,17 @@ def test_an_audit_fits_its_schema() -> None:
         for live, place in (("1", Place("/etc/sysctl.d/a.conf", 3)), (None, None))
     ]
     _fits("audit", verify.report("gx10", judgements))
+
+
+def test_a_report_over_many_hosts_fits_its_schema() -> None:
+    """So has a report with a host that was not reached, a finding, a fact that is not known, and a waiver."""
+    finding = Finding("x", FindingKind.KNOWN_BAD, "t", "s", "w", "e", "s", "2026-08-01", "a", Place("/etc/x", 2))
+    judgement = Judgement("kernel/a", "kernel", Verdict.OK, "1", "1", "1", None, "")
+    reached = HostReport("a", True, "", (judgement,), (finding,), ("no root",), {"kernel": "6.12", "driver": None}, 7)
+    note = WaiverNote("kernel/a", ("a",), "2026-01-31", "expired")
+    report = Report("2026-11-30T10:00:00+00:00", (reached, HostReport("b", reached=False, problem="why")), (note,))
+    _fits("audit", report.to_json())
+    assert Report.from_json(json.loads(json.dumps(report.to_json()))) == report
 
 
 def test_what_is_wanted_fits_its_schema() -> None:

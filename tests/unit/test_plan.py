@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from plimsoll.box import apply, revert, state, verify
-from plimsoll.box.model import Request, Verdict, Waiver
-from plimsoll.controls import plan, registry
+from plimsoll.box.model import Verdict, Waiver
+from plimsoll.controls import plan
 from plimsoll.policy import Policy
 from tests.unit.builders import NEEDS_ROOT, FakeHost, stock_host, tree
 

@@ -92,6 +92,88 @@ def test_next_kernel(tmp_path: Path) -> None:
     assert platform.next_kernel(host) == "6.17.0-1014-nvidia"
 
 
+GRUB = """\
+if [ "${next_entry}" ] ; then
+   set default="${next_entry}"
+else
+   set default="DEFAULT"
+fi
+if [ "${prev_saved_entry}" ]; then
+  set saved_entry="${prev_saved_entry}"
+fi
+"""
+OLD, NEW = "6.17.0-1014-nvidia", "7.0.0-1019-nvidia"
+
+
+@pytest.mark.parametrize(
+    ("default", "kept", "expected"),
+    [
+        ("0", "", NEW),
+        ("0", f"saved_entry=gnulinux-{OLD}-advanced-x\n", NEW),
+        ("Ubuntu", "", NEW),
+        ("gnulinux-simple-1234-5678", "", NEW),
+        (f"Advanced options for Ubuntu>Ubuntu, with Linux {OLD}", "", OLD),
+        ("${saved_entry}", f"# GRUB\nsaved_entry=gnulinux-advanced-x>gnulinux-{OLD}-advanced-x\n####", OLD),
+        ("${saved_entry}", "", NEW),
+        ("0", f"next_entry=Ubuntu, with Linux {OLD}\n", OLD),
+        ("1>2", "", None),
+        ("Ubuntu, with Linux 5.4.0-1-generic", "", None),
+    ],
+)
+def test_kernel_that_the_boot_menu_was_told_to_choose(
+    tmp_path: Path, default: str, kept: str, expected: str | None
+) -> None:
+    """A pinned entry beats the default link; one that names no kernel here leaves the next one unknown."""
+    files = {f"/boot/vmlinuz-{release}": "" for release in (OLD, NEW)}
+    write_tree(tmp_path, {**files, "/boot/grub/grub.cfg": GRUB.replace("DEFAULT", default), "/boot/grub/grubenv": kept})
+    (tmp_path / "boot/vmlinuz").symlink_to(f"vmlinuz-{NEW}")
+    assert platform.next_kernel(FakeHost(root=str(tmp_path))) == expected
+
+
+@pytest.mark.parametrize(
+    ("modules", "expected"),
+    [
+        (None, None),
+        ("kernel/net/a.ko:\n", False),
+        ("kernel/drivers/nvidiafb.ko.zst:\nkernel/nvidia-drm.ko: kernel/nvidia.ko\n", False),
+        ("kernel/nvidia-580-open/nvidia.ko.zst: kernel/x.ko\n", True),
+        ("updates/dkms/nvidia.ko:\n", True),
+    ],
+)
+def test_kernels(tmp_path: Path, modules: str | None, expected: bool | None) -> None:
+    """Each kernel in /boot is listed, with whether depmod knows the driver's own module for it."""
+    files = {"/boot/vmlinuz-6.17": "", "/boot/config-6.17": ""}
+    write_tree(tmp_path, files if modules is None else files | {"/lib/modules/6.17/modules.dep": modules})
+    assert platform.kernels(FakeHost(root=str(tmp_path))) == [{"release": "6.17", "nvidia_module": expected}]
+
+
+def test_firmware(tmp_path: Path) -> None:
+    """The GPU's firmware is what it runs, `N/A` is none; on disk counts what holds an image for this processor."""
+    host = FakeHost(root=str(tmp_path))
+    assert (platform.gsp_firmware(host), platform.firmware_files(host)) == (None, [])
+    information = "/proc/driver/nvidia/gpus/000f:01:00.0/information"
+    images = ("580.159.03/gsp_ga10x.bin", "580.173.02/gsp_tu10x.bin.zst", "580.95.05/README", "gsp/gsp.bin")
+    write_tree(tmp_path, {f"/lib/firmware/nvidia/{image}": "" for image in images})
+    write_tree(tmp_path, {information: "Model: x\nGPU Firmware: \t N/A\n"})
+    assert (platform.gsp_firmware(host), platform.firmware_files(host)) == (None, ["580.159.03", "580.173.02"])
+    write_tree(tmp_path, {information: "Model: x\nGPU Firmware: \t 580.95.05\nGPU Excluded:\t No\n"})
+    assert platform.gsp_firmware(host) == "580.95.05"
+
+
+@pytest.mark.parametrize(
+    ("banner", "expected"),
+    [
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95.05  x\n", True),
+        ("NVRM version: NVIDIA UNIX aarch64 Kernel Module  580.173.02  x\n", False),
+        ("", None),
+    ],
+)
+def test_flavour_of_the_driver(tmp_path: Path, banner: str, expected: bool | None) -> None:
+    """The driver says itself whether it is the open one."""
+    write_tree(tmp_path, {"/proc/driver/nvidia/version": banner})
+    assert platform.driver(FakeHost(root=str(tmp_path)))["open_module"] is expected
+
+
 def test_container(tmp_path: Path) -> None:
     """A container is told by systemd's own file, or by docker's."""
     host = FakeHost(root=str(tmp_path))

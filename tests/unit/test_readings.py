@@ -135,7 +135,7 @@ SYNC = _manager_property("journald", "Journal", "SyncIntervalSec", "5s")
 
 
 def _journald(started_s: float, *drop_ins: dict[str, Any], main: dict[str, Any] | None = None) -> dict[str, Any]:
-    files = {"journald": {"main": main, "drop_ins": list(drop_ins)}}
+    files = {"journald": {"mains": [main] if main else [], "drop_ins": list(drop_ins)}}
     unit_ = unit(process=process(300, started_s=started_s))
     return state(
         manager_files=files, units={"systemd-journald.service": unit_}, files={SYNC.file: ours(changed_s=999_050)}

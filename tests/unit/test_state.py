@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def test_bare_directory_is_a_machine_of_unknowns(tmp_path: Path) -> None:
     found = state.read(Request(packages=("earlyoom",), modules=("nvidia",)), host)
     assert found["packages"] is None
     assert found["room"]["/etc"] == {"error": "No such file or directory"}
-    assert found["manager_files"]["system"] == {"main": None, "drop_ins": []}
+    assert found["manager_files"]["system"] == {"mains": [], "drop_ins": []}
     assert found["modules"]["nvidia"] == {"loaded": False, "files": []}
     assert found["units"]["ssh.service"] == {"error": "systemctl show: no bus"}
 
@@ -87,18 +88,90 @@ def test_managed_files(tmp_path: Path) -> None:
 
 
 def test_manager_files(tmp_path: Path) -> None:
-    """Systemd reads one main file, the most important, and the drop-ins of every directory."""
+    """Every main file is there, the most important first, and the drop-ins of every directory."""
     write_tree(tmp_path, {"/usr/lib/systemd/journald.conf": "u", "/etc/systemd/journald.conf": "e"})
     write_tree(tmp_path, {"/usr/lib/systemd/journald.conf.d/a.conf": "", "/run/systemd/journald.conf.d/b.conf": ""})
     found = state.manager_files(FakeHost(root=str(tmp_path)), "journald")
-    assert found["main"]["text"] == "e"
+    assert [f["text"] for f in found["mains"]] == ["e", "u"]
     assert [f["path"].split("/")[1] for f in found["drop_ins"]] == ["run", "usr"]
 
 
-def test_sshd_files_in_order_of_inclusion(tmp_path: Path) -> None:
-    """Of sshd's settings the first one counts, so the directory comes before the main file."""
-    write_tree(
-        tmp_path, {"/etc/ssh/sshd_config": "", "/etc/ssh/sshd_config.d/b.conf": "", "/etc/ssh/sshd_config.d/a.conf": ""}
-    )
+SSHD = "/etc/ssh/sshd_config"
+
+
+def _names(found: list[dict[str, Any]]) -> list[str]:
+    return [f["path"].removeprefix("/etc/ssh/") for f in found]
+
+
+def test_sshd_files(tmp_path: Path) -> None:
+    """The main file comes first, then all that can be included, nested or below a Match, each file once."""
+    texts = {
+        SSHD: "Include sshd_config.d/*.conf\nInclude /etc/ssh/once.conf once.conf nothing.conf ~/x\n",
+        f"{SSHD}.d/b.conf": "Match User x\nInclude more/[!a].conf\n",
+        f"{SSHD}.d/a.conf": "Include /etc/ssh/sshd_config\n",
+        f"{SSHD}.d/.c.conf": "",
+        f"{SSHD}.d/d.txt": "",
+        "/etc/ssh/more/a.conf": "",
+        "/etc/ssh/more/b.conf": "",
+        "/etc/ssh/once.conf": "",
+    }
+    write_tree(tmp_path, texts)
+    found = _names(state.sshd_files(FakeHost(root=str(tmp_path))))
+    assert found == ["sshd_config", "sshd_config.d/a.conf", "sshd_config.d/b.conf", "once.conf", "more/b.conf"]
+
+
+def test_sshd_files_that_are_too_many(tmp_path: Path) -> None:
+    """The reading ends at its bound with an error in the place of the next file, not in silence."""
+    write_tree(tmp_path, {SSHD: "Include many/*\n", **{f"/etc/ssh/many/{n:03}": "" for n in range(100)}})
     found = state.sshd_files(FakeHost(root=str(tmp_path)))
-    assert [f["path"].rpartition("/")[2] for f in found] == ["a.conf", "b.conf", "sshd_config"]
+    assert len(found) == state.MAX_SSHD_FILES + 1
+    assert "error" not in found[-2]
+    assert "more than 64 files" in found[-1]["error"]
+
+
+def test_sshd_file_that_sshd_refuses(tmp_path: Path) -> None:
+    """A file with quotes that do not match is read, and nothing that it includes is looked for."""
+    write_tree(tmp_path, {SSHD: 'Include "a\n', "/etc/ssh/a": ""})
+    assert _names(state.sshd_files(FakeHost(root=str(tmp_path)))) == ["sshd_config"]
+
+
+def test_file_of_ufw(tmp_path: Path) -> None:
+    """Another file that ufw is told to apply is read in the place of its own."""
+    write_tree(tmp_path, {"/etc/ufw/ufw.conf": "ENABLED=yes\n", "/etc/ufw/sysctl.conf": "", "/etc/own": "y=1"})
+    write_tree(tmp_path, {"/etc/default/ufw": '# x\nIPT_SYSCTL="/etc/own"\n'})
+    assert state.sysctl_files(FakeHost(root=str(tmp_path)))["ufw"]["path"] == "/etc/own"
+
+
+def test_profiles_of_tuned(tmp_path: Path) -> None:
+    """What an active profile includes comes before it; a file in /etc replaces one in /usr, and a circle ends."""
+    write_tree(
+        tmp_path,
+        {
+            "/etc/tuned/active_profile": "gpu extra\n",
+            "/usr/lib/tuned/gpu/tuned.conf": "[main]\ninclude=throughput\n[sysctl]\nvm.x=1\n",
+            "/usr/lib/tuned/profiles/throughput/tuned.conf": "[main]\ninclude=gpu\n",
+            "/etc/tuned/profiles/extra/tuned.conf": "",
+            "/usr/lib/tuned/extra/tuned.conf": "",
+        },
+    )
+    found = state.tuned_profiles(FakeHost(root=str(tmp_path)))
+    assert [f["path"] for f in found] == [
+        "/usr/lib/tuned/profiles/throughput/tuned.conf",
+        "/usr/lib/tuned/gpu/tuned.conf",
+        "/etc/tuned/profiles/extra/tuned.conf",
+    ]
+
+
+@pytest.mark.parametrize("active", ["", "../../../secret", "nothing"])
+def test_no_profile_of_tuned(tmp_path: Path, active: str) -> None:
+    """Without an active profile, or with one that is none, nothing is read."""
+    write_tree(tmp_path, {"/etc/tuned/active_profile": active, "/secret/tuned.conf": ""})
+    assert state.tuned_profiles(FakeHost(root=str(tmp_path))) == []
+
+
+def test_files_with_a_dot_are_not_read(tmp_path: Path) -> None:
+    """Systemd passes over names that begin with a dot, whatever they end in."""
+    write_tree(tmp_path, {"/etc/sysctl.d/.a.conf": "", "/etc/systemd/system.conf.d/.b.conf": ""})
+    host = FakeHost(root=str(tmp_path))
+    assert state.sysctl_files(host)["sysctl_d"] == []
+    assert state.manager_files(host, "system")["drop_ins"] == []

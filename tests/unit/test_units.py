@@ -71,6 +71,21 @@ def test_merged_directories_count_once(tmp_path: Path) -> None:
     assert len(units.drop_ins(FakeHost(root=str(tmp_path)), "a.service")) == 1
 
 
+@pytest.mark.parametrize(
+    ("unit", "expected"),
+    [
+        ("a@i.service", [f"{USR}/a@i.service", f"{ETC}/a@.service"]),
+        ("a@j.service", [f"{ETC}/a@.service"]),
+        ("a@.service", [f"{ETC}/a@.service"]),
+    ],
+)
+def test_fragments_of_an_instance(tmp_path: Path, unit: str, expected: list[str]) -> None:
+    """An instance without a fragment of its own has its template's; one of its own goes before it."""
+    write_tree(tmp_path, {f"{ETC}/a@.service": "", f"{USR}/a@i.service": "", f"{USR}/a.service": ""})
+    found = units.files_of(FakeHost(root=str(tmp_path)), unit)
+    assert [f["path"] for f in found["fragments"]] == expected
+
+
 @pytest.mark.parametrize("target", ["/dev/null", "/nowhere"])
 def test_links_to_nothing_mask(tmp_path: Path, target: str) -> None:
     """A drop-in that is a link to /dev/null or to nowhere sets nothing and hides its namesakes."""

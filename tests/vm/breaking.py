@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from plimsoll import inventory, zipapp
-from plimsoll.box.model import Request
-from plimsoll.controls import plan, registry
+from plimsoll.controls import plan
 from tests.vm import deploying
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from lab.machine import Machine
 from lab.progress import Progress
 from lab.snapshot import Spec, ensure_snapshot
 
+HERE = Path(__file__).parent
 JOURNAL_TIMEOUT_S = 20.0
 TAIL_LINES = 40
 
@@ -28,11 +30,36 @@ def wants_machine(item: pytest.Item) -> bool:
     return definitions[-1].func.__module__ == __name__
 
 
+DEPLOYED = ("opted_in", "hardened_bookworm", "hardened")
+"""The fixtures that deploy once a session."""
+
+
+def group_of(item: pytest.Item) -> str:
+    """What has to run in one process: all tests of a machine that is deployed to once; else those of a module."""
+    names = getattr(item, "fixturenames", ())
+    chosen = getattr(item, "callspec", None)
+    parameters = chosen.params.values() if chosen is not None else ()
+    return next((name for name in DEPLOYED if name in parameters or name in names), item.nodeid.partition("::")[0])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests belong together when several processes share the work."""
+    for item in items:
+        if item.path.parent == HERE:
+            item.add_marker(pytest.mark.xdist_group(group_of(item)))
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
-    """Build what the chosen tests need before the first of them starts: no test's time limit pays for it."""
+    """Build what the chosen tests need before the first of them starts: no test's time limit pays for it.
+
+    Every process begins with another one, and waits for those that another process builds.
+    """
     if session.config.option.collectonly:
         return
-    for spec in {spec_of(item) for item in session.items if wants_machine(item)}:
+    specs = sorted({spec_of(item) for item in session.items if wants_machine(item)}, key=str)
+    turn = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % max(1, len(specs))
+    for spec in [*specs[turn:], *specs[:turn]]:
         try:
             ensure_snapshot(spec, Progress())
         except LabError as error:

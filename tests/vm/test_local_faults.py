@@ -9,8 +9,7 @@ import pytest
 from lab.machine import Machine
 from plimsoll import zipapp
 from plimsoll.box import files
-from plimsoll.box.model import Request
-from plimsoll.controls import plan, preflight, registry
+from plimsoll.controls import plan, preflight
 from plimsoll.policy import Policy
 from tests.vm import breaking, deploying
 

@@ -1,0 +1,245 @@
+"""Docker containers, from the daemon's own files, and `docker run` command lines. No argument of a container leaves."""
+
+import json
+import posixpath
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from plimsoll.box import cmdline
+from plimsoll.box.host import Host
+from plimsoll.box.observing import Observed, is_on, regular_text
+from plimsoll.box.units import CGROUP, ENGINES
+
+MAX_CONTAINERS = 200
+DATA_ROOT = "/var/lib/docker"
+SKIP_CHECK = "VLLM_SKIP_INIT_MEMORY_CHECK"
+COMPOSE_FILES = "com.docker.compose.project.config_files"
+_CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
+
+
+def read(host: Host, homes: Iterable[str], mem_total_bytes: int | None, found: Observed) -> dict[str, bool]:
+    """Observe every container of the system's daemon and of rootless ones.
+
+    Returns `{container id: true}` of those seen, and `{data root: false}` of those that could not be looked into.
+    """
+    seen: dict[str, bool] = {}
+    roots = [*_data_roots(host, found), *(f"{home}/.local/share/docker" for home in homes)]
+    for root in dict.fromkeys(roots):
+        directory = f"{root}/containers"
+        before = len(found.problems) + len(found.denied)
+        for identity in found.names(host, directory, MAX_CONTAINERS):
+            if _CONTAINER_ID.fullmatch(identity):
+                with found.reading(f"{directory}/{identity[:12]}"):
+                    _container(host, f"{directory}/{identity}", mem_total_bytes, found)
+                    seen[identity] = True
+        if len(found.problems) + len(found.denied) > before:
+            seen[root] = False
+    return seen
+
+
+def _data_roots(host: Host, found: Observed) -> list[str]:
+    """Return where the daemon keeps its data: daemon.json may say, else the default."""
+    settings = "/etc/docker/daemon.json"
+    with found.reading(settings):
+        root = _mapping(json.loads(regular_text(host, settings))).get("data-root")
+        if isinstance(root, str) and root.startswith("/"):
+            return [posixpath.normpath(root)]
+    return [DATA_ROOT]
+
+
+def _container(host: Host, directory: str, mem_total_bytes: int | None, found: Observed) -> None:
+    file = f"{directory}/hostconfig.json"
+    settings = _mapping(json.loads(regular_text(host, file)))
+    config = _mapping(json.loads(regular_text(host, f"{directory}/config.v2.json")))
+    inner = _mapping(config.get("Config"))
+    identity = posixpath.basename(directory)
+    engine = _engine(inner)
+    name = _text(config.get("Name")).removeprefix("/") or identity[:12]
+    memory, swap = _number(settings.get("Memory")), _number(settings.get("MemorySwap"))
+    policy = _mapping(settings.get("RestartPolicy"))
+    found.saw(
+        "container",
+        name,
+        file,
+        name=name,
+        id=identity[:12],
+        running=_mapping(config.get("State")).get("Running") is True,
+        uses_gpu=bool(engine) or _asks_for_gpu(settings),
+        engine=engine,
+        memory_bytes=memory,
+        memory_swap_bytes=swap,
+        swap_forbidden=bool(memory) and memory == swap,
+        swap_max_live=_live_swap_limit(host, identity, _text(settings.get("CgroupParent"))),
+        mem_total_bytes=mem_total_bytes,
+        restart=_text(policy.get("Name")) or "no",
+        restart_max=_number(policy.get("MaximumRetryCount")),
+        ipc=_text(settings.get("IpcMode")),
+        shm_bytes=_number(settings.get("ShmSize")),
+        oom_score_adj=_number(settings.get("OomScoreAdj")),
+        skips_memory_check=is_on(_environment(inner).get(SKIP_CHECK)),
+        compose_file=_text(_mapping(inner.get("Labels")).get(COMPOSE_FILES)) or None,
+    )
+
+
+def _asks_for_gpu(settings: Mapping[str, Any]) -> bool:
+    requests = [_mapping(each) for each in _list(settings.get("DeviceRequests"))]
+    wanted = (
+        _text(each.get("Driver")) in ("nvidia", "cdi") or "gpu" in str(each.get("Capabilities")) for each in requests
+    )
+    devices = (_text(_mapping(each).get("PathOnHost")) for each in _list(settings.get("Devices")))
+    by_device = any(device.startswith("/dev/nvidia") for device in devices)
+    return _text(settings.get("Runtime")).startswith("nvidia") or any(wanted) or by_device
+
+
+def _engine(config: Mapping[str, Any]) -> str | None:
+    """Return which model server a container runs, by its image and the beginning of its command."""
+    words = [*_list(config.get("Entrypoint"))[:3], *_list(config.get("Cmd"))[:3], config.get("Image")]
+    match = ENGINES.search(" ".join(_text(word) for word in words))
+    return match[0] if match else None
+
+
+def _environment(config: Mapping[str, Any]) -> dict[str, str]:
+    pairs = (_text(each).partition("=") for each in _list(config.get("Env")))
+    return {name: value for name, _, value in pairs if name == SKIP_CHECK}
+
+
+def _live_swap_limit(host: Host, identity: str, parent: str) -> str | None:
+    """Return memory.swap.max of a running container with the systemd cgroup driver; None where it is elsewhere."""
+    slice_path = (
+        "/" + parent if parent.endswith(".slice") and "-" not in parent and "/" not in parent else "/system.slice"
+    )
+    return host.text_or_none(f"{CGROUP}{slice_path}/docker-{identity}.scope/memory.swap.max")
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+# --- command lines ----------------------------------------------------------------------------------
+
+CLIENTS = ("docker", "podman", "nerdctl")
+SHELLS = ("sh", "bash", "dash")
+_STARTS = ("run", "create", "start", "compose")
+_ALONE = (
+    "detach", "disable-content-trust", "init", "interactive", "no-healthcheck", "oom-kill-disable", "privileged",
+    "publish-all", "quiet", "read-only", "replace", "rm", "sig-proxy", "tls-verify", "tty", "use-api-socket",
+)  # fmt: skip
+"""Options of `run` that take no value: without them the image could not be told from a value."""
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
+
+
+def client_arguments(words: Sequence[str]) -> list[str] | None:
+    """Return the arguments after `docker`, if a command line starts containers with it; None otherwise.
+
+    `env` and `sh -c` around it are seen through.
+    """
+    flat = unwrapped(words)
+    for index, word in enumerate(flat[:-1]):
+        program, following = posixpath.basename(word.lstrip("-@:+!|")), flat[index + 1 :]
+        if program == "docker-compose":
+            return ["compose", *following]
+        if program in CLIENTS and _subcommand(following) in _STARTS:
+            return list(following)
+    return None
+
+
+def unwrapped(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line, those of a script given to a shell by `-c` in its place."""
+    shell = posixpath.basename(words[0].lstrip("-@:+!|")) if words else ""
+    if shell not in SHELLS:
+        return list(words)
+    flags = [index for index, word in enumerate(words[1:3], 1) if re.fullmatch(r"-[a-z]*c", word)]
+    if not flags or flags[0] + 1 >= len(words):
+        return list(words)
+    return cmdline.split_words(words[flags[0] + 1], c_escapes=False)
+
+
+def _subcommand(words: Sequence[str]) -> str:
+    values = {index + 1 for index, word in enumerate(words) if word in _GLOBAL}
+    plain = [word for index, word in enumerate(words) if index not in values and not word.startswith("-")]
+    first = plain[0] if plain else ""
+    return plain[1] if first == "container" and len(plain) > 1 else first
+
+
+_GLOBAL = ("-c", "--context", "-H", "--host", "-l", "--log-level", "--config", "--url", "--connection")
+"""Options before the subcommand that take a value."""
+
+
+def run_options(arguments: Sequence[str]) -> dict[str, list[str]]:
+    """Return the options of `docker run`, by name without dashes, up to the image; empty for other subcommands."""
+    if _subcommand(arguments) not in ("run", "create"):
+        return {}
+    position = next(index for index, word in enumerate(arguments) if word in ("run", "create")) + 1
+    found: dict[str, list[str]] = {}
+    while position < len(arguments) and arguments[position].startswith("-"):
+        name, value, position = _option(arguments, position)
+        found.setdefault(_LONG.get(name, name), []).append(value)
+    return found
+
+
+_LONG = {"m": "memory", "e": "env", "d": "detach", "i": "interactive", "t": "tty"}
+
+
+def _option(arguments: Sequence[str], position: int) -> tuple[str, str, int]:
+    """Return an option's name, its value and where the next one begins."""
+    word = arguments[position]
+    name, equals, value = word.lstrip("-").partition("=")
+    if not word.startswith("--") and len(name) > 1:
+        if set(name) <= set("ditPq"):
+            return name[0], "", position + 1
+        return name[0], name[1:] + equals + value, position + 1
+    if equals or name in _ALONE or name in ("d", "i", "t", "P", "q"):
+        return name, value, position + 1
+    return name, arguments[position + 1] if position + 1 < len(arguments) else "", position + 2
+
+
+def size_bytes(text: str) -> int | None:
+    """Return a size as docker understands it (`64g`, `512MiB`, plain bytes); None for what is none."""
+    match = _SIZE.fullmatch(text.strip())
+    return None if match is None else int(float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " "))
+
+
+def client_facts(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return what `docker run` was told about memory, restarts and the GPU; sizes in bytes."""
+    options = run_options(arguments)
+    memory = size_bytes(options["memory"][-1]) if "memory" in options else None
+    score = options.get("oom-score-adj", [""])[-1]
+    runtime, devices = options.get("runtime", [""])[-1], " ".join(options.get("device", []))
+    environment = dict(each.partition("=")[::2] for each in options.get("env", []))
+    return {
+        "memory_bytes": memory,
+        "restart": options.get("restart", ["no"])[-1],
+        "oom_score_adj": int(score) if re.fullmatch(r"-?[0-9]{1,4}", score) else None,
+        "uses_gpu": "gpus" in options or runtime.startswith("nvidia") or "nvidia" in devices,
+        "skips_memory_check": is_on(environment.get(SKIP_CHECK)),
+    }
+
+
+def client(process: Mapping[str, Any], limit: Mapping[str, Any], found: Observed, *, container_seen: bool) -> None:
+    """Observe a running `docker run`; the limit of its own cgroup holds for the client alone."""
+    arguments = client_arguments(process["argv"]) if process["comm"] in CLIENTS else None
+    if arguments is None:
+        return
+    found.saw(
+        "docker_client",
+        f"{process['comm']} (pid {process['pid']})",
+        pid=process["pid"],
+        unit=limit["unit"],
+        client_limit_bytes=limit["memory_max_bytes"],
+        limited_by=limit["limited_by"],
+        container_seen=container_seen and process["comm"] == "docker",
+        **client_facts(arguments),
+    )

@@ -1,0 +1,153 @@
+"""`plimsoll audit [HOST|GROUP...]`: is it still as it was left, who changed it, and what to do. Read only."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from plimsoll import inventory
+from plimsoll.fleet import compare, findings, gather, junit, metrics, page, table, waivers
+from plimsoll.fleet.files import PRIVATE, READABLE, write_atomically
+from plimsoll.fleet.judging import host_report
+from plimsoll.fleet.report import Report
+from plimsoll.fleet.targets import connecting, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from plimsoll.inventory import Host, Inventory
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[HOST|GROUP]...")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON (schema plimsoll.audit/1).")
+@click.option("--html", type=_FILE, metavar="FILE", help="Write one self-contained page.")
+@click.option("--junit", "junit_file", type=_FILE, metavar="FILE", help="Write a JUnit report.")
+@click.option("--metrics", "metrics_file", type=_FILE, metavar="FILE", help="Write metrics for node_exporter.")
+@click.option("--save", type=_FILE, metavar="FILE", help="Keep the report, to compare with later.")
+@click.option("--against", metavar="FILE|HOST", help="Show what differs from a saved report or from another host.")
+@click.option("--strict", is_flag=True, help="Let what is pending, and findings, count as drift.")
+@click.option("--all", "every", is_flag=True, help="List the controls that are as they should be, too.")
+@click.option("--parallel", type=click.IntRange(1, 256), default=gather.DEFAULT_PARALLEL, show_default=True)
+@connecting
+def command(names: tuple[str, ...], against: str | None, parallel: int, ssh: gather.Ssh, **options: Any) -> int:  # noqa: ANN401 - click's values
+    """Compare hosts with what the inventory wants of them; without a name, all of them.
+
+    HOST may also be an alias of ~/.ssh/config, or @local for this machine. Nothing is changed or written on a
+    host. Exit codes: 0 no drift, 2 drift, 3 a host was not reached or something could not be told.
+    """
+    known = inventory.load(inventory.inventory_path())
+    rules = findings.load_rules(known.path)
+    hosts = resolve(names, known)
+    reference = Reference.named(against, known)
+    if options["save"]:
+        compare.check_target(options["save"])
+    with _progress(len(hosts), quiet=not sys.stderr.isatty()) as answered:
+        answers = gather.gather(reference.added_to(hosts), ssh, parallel=parallel, answered=answered)
+    report = _report(answers, known, rules)
+    differences = reference.differences(report)
+    report = replace(report, hosts=tuple(h for h in report.hosts if h.name in {host.name for host in hosts}))
+    _write(report, options)
+    _print(report, differences, options, reference)
+    worst = 0 if differences is None else compare.exit_code(differences, strict=options["strict"])
+    return max(report.exit_code(strict=options["strict"]), worst)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a report is compared with: a saved one, another host, or nothing."""
+
+    name: str = ""
+    saved: Report | None = None
+    host: Host | None = None
+
+    @classmethod
+    def named(cls, name: str | None, known: Inventory) -> Reference:
+        """Return the saved report of that name if there is such a file, else the host; raises ReportFileError."""
+        if name is None:
+            return cls()
+        if Path(name).exists() or "/" in name:
+            return cls(name, saved=compare.load(Path(name)))
+        return cls(name, host=resolve([name], known)[0])
+
+    def added_to(self, hosts: Sequence[Host]) -> list[Host]:
+        """Return the hosts to be asked: the one that others are compared with is one of them."""
+        names = {host.name for host in hosts}
+        return [*hosts, *([self.host] if self.host is not None and self.host.name not in names else [])]
+
+    def differences(self, report: Report) -> Sequence[compare.Difference] | None:
+        """Return what differs, None where nothing was to be compared."""
+        if self.saved is not None:
+            return compare.against_report(self.saved, report)
+        if self.host is None:
+            return None
+        own = next(host for host in report.hosts if host.name == self.host.name)
+        return compare.against_host(own, report.hosts)
+
+
+@contextmanager
+def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[gather.Answer], None]]:
+    """Show on stderr how many hosts have answered; nothing where nobody watches."""
+    columns = (
+        TextColumn("hosts"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as progress:
+        task = progress.add_task("", total=total)
+
+        def answered(answer: gather.Answer) -> None:
+            said = table.printable(answer.problem) if answer.problem else "answered"
+            progress.update(task, advance=1, description=f"{table.printable(answer.host.name)} {said}"[:60])
+
+        yield answered
+
+
+def _report(answers: Sequence[gather.Answer], known: Inventory, rules: Sequence[findings.Rule]) -> Report:
+    now = datetime.datetime.now().astimezone()
+    hosts = tuple(host_report(answer, rules, now.date()) for answer in answers)
+    return Report(now.isoformat(timespec="seconds"), hosts, waivers.notes(known, hosts, now.date()))
+
+
+def _write(report: Report, options: dict[str, Any]) -> None:
+    """Write what was asked for; numbers are for a program of another user, everything else for the owner only."""
+    renderers: tuple[tuple[str, Callable[[Report], str], int], ...] = (
+        ("html", page.page, PRIVATE),
+        ("junit_file", junit.junit, PRIVATE),
+        ("metrics_file", metrics.metrics, READABLE),
+    )
+    for option, render, mode in renderers:
+        if options[option]:
+            try:
+                write_atomically(options[option], render(report), mode, "replace")
+            except OSError as error:
+                raise click.FileError(str(options[option]), error.strerror) from error
+    if options["save"]:
+        compare.save(report, options["save"])
+
+
+def _print(
+    report: Report, differences: Sequence[compare.Difference] | None, options: dict[str, Any], reference: Reference
+) -> None:
+    if options["as_json"]:
+        compared = {} if differences is None else {"compared": compare.to_json(differences)}
+        click.echo(json.dumps({**report.to_json(), **compared}, indent=1))
+        return
+    console = Console(highlight=False)
+    table.show(report, console, every=options["every"])
+    if differences is not None:
+        names = (reference.name, "now" if reference.saved is not None else "the others")
+        compare.show_differences(differences, console, names)

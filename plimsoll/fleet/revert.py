@@ -1,0 +1,139 @@
+"""`plimsoll revert HOST`: the box's own revert, over SSH; its connection is held until a new login was proven."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from plimsoll import inventory, zipapp
+from plimsoll.box.model import LAYERS
+from plimsoll.fleet import gather
+from plimsoll.fleet.table import printable
+from plimsoll.fleet.targets import connecting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from plimsoll.inventory import Host
+
+EXIT_INTERNAL = 1
+EXIT_COULD_NOT_TELL = 3
+EXIT_USAGE = 4
+PROOF_TRIES = 3
+PROOF_TIMEOUT_S = 60
+"""A login that took about 50 s was seen on a box under memory pressure."""
+_NO_PROGRAM = "there is no plimsoll on the host: it was never deployed to, or was reverted already"
+_NO_SUDO = "sudo wants a password there: run it yourself with `ssh -t {host} sudo plimsoll revert`"
+_END = "plimsoll: reverted with"
+
+
+@click.command()
+@click.argument("name", metavar="HOST")
+@click.option("--layer", type=click.Choice(LAYERS), help="Only what this layer changed.")
+@click.option("--dry", is_flag=True, help="Say what would be put back, and change nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@connecting
+def command(name: str, *, layer: str | None, dry: bool, yes: bool, ssh: gather.Ssh) -> int:
+    """Put everything on HOST back as it was before the first deploy."""
+    host = inventory.load(inventory.inventory_path()).host(name)
+    arguments = ["--layer", layer] if layer else []
+    code = _announce(host, ssh, [*arguments, "--dry"])
+    if dry or code != 0:
+        return code
+    if not yes and not click.confirm(f"Put this back on {name}?", err=True):
+        return 0
+    return _revert(host, ssh, arguments)
+
+
+def _there(host: Host, arguments: list[str]) -> str:
+    """Return the shell code for the host: the installed program, as root, with a line at the end that says how it went.
+
+    It then waits until this side closes its input, so that the connection outlives the revert.
+    """
+    program = zipapp.installed("revert", *arguments)
+    script = (
+        f"if [ ! -e {zipapp.INSTALLED} ]; then echo {shlex.quote(_NO_PROGRAM)} >&2; code={EXIT_USAGE}; "
+        f"elif [ -w / ]; then {program}; code=$?; "
+        f"elif sudo -n true; then sudo -n {program}; code=$?; "
+        f"else code={EXIT_USAGE}; echo {shlex.quote(_NO_SUDO.format(host=host.name))} >&2; fi; "
+        f"echo {shlex.quote(_END)} $code; cat >/dev/null"
+    )
+    return shlex.join(["sh", "-c", script])
+
+
+@contextmanager
+def _session(host: Host, ssh: gather.Ssh, arguments: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Run a revert on the host and hold its connection; at the end the input is closed, which ends it."""
+    with subprocess.Popen(
+        [*gather.ssh_command(host, ssh), _there(host, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.stdin is not None:
+                process.stdin.close()
+
+
+def _relay(process: subprocess.Popen[str]) -> int:
+    """Show what the host says until it says how it ended; returns that exit code, 3 if the connection was lost."""
+    for line in process.stdout or ():
+        if line.startswith(_END):
+            code = line.removeprefix(_END).strip()
+            return int(code) if code.isdigit() else EXIT_COULD_NOT_TELL
+        click.echo(printable(line.rstrip("\n")))
+    return EXIT_COULD_NOT_TELL
+
+
+def _announce(host: Host, ssh: gather.Ssh, arguments: list[str]) -> int:
+    with _session(host, ssh, arguments) as process:
+        return _relay(process)
+
+
+def _revert(host: Host, ssh: gather.Ssh, arguments: list[str]) -> int:
+    with _session(host, ssh, arguments) as process:
+        code = _relay(process)
+        if process.poll() is not None:
+            click.echo(f"plimsoll: the connection to {host.name} was lost; look again with --dry", err=True)
+            return EXIT_COULD_NOT_TELL
+        proof = _prove_login(host, ssh)
+        if proof is not None:
+            click.echo(f"a fresh login took {proof:.1f} s", err=True)
+            return code
+        click.echo(
+            f"plimsoll: no fresh login to {host.name} works. The connection of this revert is still open: repair "
+            "sshd through another one that is open, or at the console, before you let it go.",
+            err=True,
+        )
+        if sys.stdin.isatty():
+            click.prompt("Enter lets the connection go", default="", show_default=False, err=True)
+    return EXIT_INTERNAL
+
+
+def _prove_login(host: Host, ssh: gather.Ssh) -> float | None:
+    """Return the seconds that a login over a new connection took, None if none works."""
+    fresh = [
+        *gather.ssh_command(host, replace(ssh, timeout_s=2 * PROOF_TIMEOUT_S), "-o", "ControlPath=none"),
+        "echo plimsoll",
+    ]
+    for _try in range(PROOF_TRIES):
+        started = time.monotonic()
+        try:
+            done = subprocess.run(
+                fresh, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROOF_TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            continue
+        if b"plimsoll" in done.stdout:
+            return time.monotonic() - started
+    return None
