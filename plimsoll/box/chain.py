@@ -102,10 +102,10 @@ def _turns(files: Sequence[FileText], hidden_by: str = "") -> list[Turn]:
     return sorted(every, key=lambda turn: posixpath.basename(turn.file["path"]))
 
 
-def _first_counts(files: Sequence[FileText], read: Sequence[FileText]) -> list[Turn]:
-    """Return fragments or main files, of which only the one in `read` is read; none of them is if it is masked."""
-    first = str(read[0]["path"]) if read else next((str(f["path"]) for f in files if survives_reboot(f)), "")
-    return [Turn(f, "" if f["path"] == first and read else first) for f in files]
+def _first_counts(files: Sequence[FileText]) -> list[Turn]:
+    """Return fragments or main files, of which the first that is there after a reboot hides all others."""
+    first = next((str(f["path"]) for f in files if survives_reboot(f)), "")
+    return [Turn(f, "" if f["path"] == first else first) for f in files]
 
 
 # --- one function a kind ----------------------------------------------------------------------------
@@ -145,10 +145,8 @@ def _ini(control: Wanted) -> Find:
 
 
 def _unit_turns(unit: Mapping[str, Any]) -> list[Turn]:
-    fragments = unit["fragments"]
-    read = [f for f in fragments if survives_reboot(f)][:1]
-    mask = str(read[0]["path"]) if is_masked(unit) else ""
-    return [*_first_counts(fragments, [] if mask else read), *_turns(unit["drop_ins"], mask)]
+    hidden_by = next((link.file for link in _mask(unit)), "")
+    return [*_first_counts(unit["fragments"]), *_turns(unit["drop_ins"], hidden_by)]
 
 
 def _mask(unit: Mapping[str, Any]) -> list[Link]:
@@ -165,9 +163,11 @@ def _unit_property(control: Wanted, state: State) -> list[Link]:
 
 def _unit_state(control: Wanted, state: State) -> list[Link]:
     unit = state["units"][control.target]
-    fragments = [t for t in _unit_turns(unit) if t.file in unit["fragments"] and not t.file.get("masked")]
-    found = [Link(t.file["path"], 0, None, "hidden" if t.hidden_by else "decides", t.hidden_by) for t in fragments]
-    return [*_mask(unit), *(link for link in found if survives_reboot({"path": link.file}))]
+    masks = _mask(unit)
+    fragments = [t for t in _first_counts(unit["fragments"]) if survives_reboot(t.file)]
+    rest = fragments[len(masks) :]
+    found = [Link(t.file["path"], 0, None, "hidden" if t.hidden_by else "decides", t.hidden_by) for t in rest]
+    return [*masks, *found]
 
 
 def _manager_property(control: Wanted, state: State) -> list[Link]:
@@ -176,8 +176,7 @@ def _manager_property(control: Wanted, state: State) -> list[Link]:
     looked_at = main_files_looked_at(name, files, version)
     winner = ini_value(manager_files_in_order(name, files, version), control.section, control.name).winner
     never = (line for f in files["mains"] if f not in looked_at for line in _ini(control)(f))
-    first = [f for f in looked_at if survives_reboot(f)][:1]
-    those = [*_first_counts(looked_at, first), *_turns(files["drop_ins"])]
+    those = [*_first_counts(looked_at), *_turns(files["drop_ins"])]
     return [
         *(Link(line.place.file, line.place.line, line.value, "not read at boot") for line in never),
         *_links(control, those, _ini(control), [winner.place] if winner else []),

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 
 from plimsoll.box import state as live_state
 from plimsoll.box.errors import GOOD, UsageError
@@ -11,12 +10,10 @@ from plimsoll.box.model import Request
 
 
 def state(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
-    """Print the state on one line; with `--mark` between two lines that nobody else prints."""
-    text = sys.stdin.readline() if arguments.request == "-" else arguments.request
+    """Print the state on one line."""
     try:
-        request = Request.from_json(json.loads(text))
+        request = Request.from_json(json.loads(arguments.request))
     except (ValueError, TypeError, AttributeError) as error:
         raise UsageError(f"--request: {error}") from error
-    lines = [json.dumps(live_state.read(request, host))]
-    print("\n".join([arguments.mark, *lines, arguments.mark] if arguments.mark else lines))
+    print(json.dumps(live_state.read(request, host)))
     return GOOD

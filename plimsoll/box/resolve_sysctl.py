@@ -1,7 +1,7 @@
 """Which line of which file decides a kernel setting: sysctl.d as systemd-sysctl reads it, ufw and tuned. Pure.
 
-Rules: sysctl.d(5) of systemd 252 to 257. `sysctl --system` of procps is another reader: it lets /run hide /etc
-and reads /etc/sysctl.conf last, which systemd-sysctl does only where a link in sysctl.d leads there.
+Rules: sysctl.d(5) of systemd 252 to 257. `sysctl --system` of procps is another reader: it ends with
+/etc/sysctl.conf, which systemd-sysctl reads only where a link in sysctl.d leads there (seen on Debian 12 and 13).
 """
 
 import re

@@ -122,11 +122,12 @@ async def _gather(hosts: Sequence[Host], ssh: Ssh, parallel: int, answered: Call
 async def _ask(host: Host, ssh: Ssh) -> Answer:
     started = time.monotonic()
     mark = secrets.token_hex(16)
-    reading = as_root(zipapp.from_memory("state", "--request", "-", "--mark", mark))
+    reading = as_root(zipapp.read_from_memory())
     # whatever shell the login has, this is for sh
     there = ["sh", "-c", reading]
     command = there if host.name == LOCAL else [*ssh_command(host, ssh), shlex.join(there)]
-    given = f"{zipapp.first_line()}\n{json.dumps(plan.request(host.policy).to_json())}\n"
+    question = {"request": plan.request(host.policy).to_json(), "mark": mark}
+    given = f"{zipapp.reader()}\n{json.dumps(question)}\n"
     state: State | None = None
     try:
         output, complaint, code = await _run(command, given.encode(), ssh.timeout_s)

@@ -63,6 +63,8 @@ def write_files(directory: Path, port: int) -> None:
     (directory / "sshd_config").write_text(
         f"ListenAddress 127.0.0.1:{port}\nHostKey {directory}/host\nAuthorizedKeysFile {directory}/login.pub\n"
         f"PidFile none\nStrictModes no\nUsePAM no\nMaxStartups 200\nPermitRootLogin yes\n"
+        # as on a host: the system's Python, and not what this user's own shell puts before it
+        f"SetEnv HOME={directory} PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
     )
     (directory / ".ssh").mkdir()
     (directory / ".ssh/known_hosts").write_text(f"[127.0.0.1]:{port} {(directory / 'host.pub').read_text()}")
