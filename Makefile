@@ -26,12 +26,15 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Two at a time: an emulated machine of two processors keeps about one of the host's busy.
+PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
+
 test: lint vm-packages
-	$(BIN)/pytest -m "not slow and not bench"
+	$(PYTEST) -m "not slow and not bench"
 
 # Can be interrupted and repeated: what has passed for the same files is not run again.
 test-long: lint vm-packages
-	$(BIN)/pytest -m "not bench" --resume; status=$$?; $(BIN)/python -m tests.report && exit $$status
+	$(PYTEST) -m "not bench" --resume; status=$$?; $(BIN)/python -m tests.report && exit $$status
 
 # On a machine that does nothing else.
 bench: setup
