@@ -26,8 +26,8 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two at a time: an emulated machine of two processors keeps about one of the host's busy.
-PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
+# Three at a time on two cores: a test in an emulated machine keeps 0.7 of one busy, and waits the rest of its time.
+PYTEST := $(BIN)/pytest -n 3 --dist loadgroup
 
 test: lint vm-packages
 	$(PYTEST) -m "not slow and not bench"

@@ -13,7 +13,7 @@ from collections import defaultdict
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.resume import ROOT, result, tree
+from tests.resume import ROOT, fingerprints, result, tree
 
 PAGE = ROOT / "docs" / "test-results.md"
 
@@ -65,10 +65,10 @@ def _files(results: dict[str, dict[str, Any] | None], outcomes: dict[str, str]) 
 
 def main() -> int:
     """Write the page; 0 when every test has passed."""
-    of_tree = tree()
-    results = {node: result(node, of_tree) for node in collect()}
+    fingerprint = fingerprints()
+    results = {node: result(node, fingerprint(node)) for node in collect()}
     PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(page(results, of_tree))
+    PAGE.write_text(page(results, tree()))
     print(f"wrote {PAGE.relative_to(ROOT)}")
     return 0 if results and all(found and found["outcome"] == "passed" for found in results.values()) else 1
 

@@ -1,6 +1,7 @@
 """Results that outlast a run: with `--resume` each test's outcome is kept, and what passed is not run again.
 
-A result counts for the tree of files that it was seen with, so that any change runs everything anew.
+A result counts for the files that it was seen with. For a test in a virtual machine these are the program, the
+lab, what the tests share, and its own file; for every other test, all there are.
 """
 
 from __future__ import annotations
@@ -8,13 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / ".lab" / "results"
@@ -22,7 +27,26 @@ RESULTS = ROOT / ".lab" / "results"
 _NOT_TESTED = ":(exclude)docs/test-results.md"
 
 
-def tree() -> str:
+_IN_A_MACHINE = re.compile(r"tests/vm/test_\w+\.py")
+_NOT_OF_A_MACHINE = (":(exclude)docs", ":(exclude)*.md", ":(exclude)tests/unit", ":(exclude)tests/bench")
+_OTHER_TESTS = ":(exclude)tests/vm/test_*.py"
+
+
+def fingerprints() -> Callable[[str], str]:
+    """Return the function that names, for a test's node id, the files that its result depends on, as they are now."""
+    whole = tree()
+    shared = tree(*_NOT_OF_A_MACHINE, _OTHER_TESTS)
+
+    def of(node: str) -> str:
+        file = node.partition("::")[0]
+        if not _IN_A_MACHINE.fullmatch(file):
+            return whole
+        return hashlib.sha256(shared.encode() + (ROOT / file).read_bytes()).hexdigest()
+
+    return of
+
+
+def tree(*left_out: str) -> str:
     """Return git's name for the files as they are now, without touching index or repository."""
     with tempfile.TemporaryDirectory() as directory:
         environment = {
@@ -30,7 +54,7 @@ def tree() -> str:
             "GIT_INDEX_FILE": f"{directory}/index",
             "GIT_OBJECT_DIRECTORY": directory,
         }
-        for command in (["add", "--all", "--", ".", _NOT_TESTED], ["write-tree"]):
+        for command in (["add", "--all", "--", ".", _NOT_TESTED, *left_out], ["write-tree"]):
             done = subprocess.run(
                 ["git", *command], cwd=ROOT, env=environment, check=True, capture_output=True, text=True
             )
@@ -42,20 +66,20 @@ def result_file(node: str) -> Path:
     return RESULTS / f"{hashlib.sha256(node.encode()).hexdigest()[:32]}.json"
 
 
-def result(node: str, of_tree: str) -> dict[str, Any] | None:
-    """Return `{node, tree, outcome, reason, duration_s, at_s}`, or None when it was not run for that tree."""
+def result(node: str, fingerprint: str) -> dict[str, Any] | None:
+    """Return `{node, files, outcome, reason, duration_s, at_s}`, or None when it was not run for these files."""
     try:
         found: dict[str, Any] = json.loads(result_file(node).read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return None
-    return found if found.get("tree") == of_tree else None
+    return found if found.get("files") == fingerprint else None
 
 
 class _Chooser:
     """Leaves out what has passed before, wherever tests are collected."""
 
-    def __init__(self, of_tree: str) -> None:
-        self.tree = of_tree
+    def __init__(self, fingerprint: Callable[[str], str]) -> None:
+        self.fingerprint = fingerprint
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         passed = [item for item in items if self._passed(item.nodeid)]
@@ -66,15 +90,15 @@ class _Chooser:
             item.user_properties.append(("node", item.nodeid))
 
     def _passed(self, node: str) -> bool:
-        found = result(node, self.tree)
+        found = result(node, self.fingerprint(node))
         return found is not None and found["outcome"] == "passed"
 
 
 class _Recorder:
     """Keeps the results of one run, where they all come together."""
 
-    def __init__(self, of_tree: str) -> None:
-        self.tree = of_tree
+    def __init__(self, fingerprint: Callable[[str], str]) -> None:
+        self.fingerprint = fingerprint
         self._phases: dict[str, list[pytest.TestReport]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -88,7 +112,7 @@ class _Recorder:
         bad = [phase for kind in ("failed", "skipped") for phase in phases if phase.outcome == kind]
         record = {
             "node": node,
-            "tree": self.tree,
+            "files": self.fingerprint(node),
             "outcome": bad[0].outcome if bad else "passed",
             "reason": str(bad[0].longrepr).splitlines()[-1] if bad else "",
             "duration_s": round(sum(phase.duration for phase in phases), 2),
@@ -115,7 +139,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Keep results when asked to."""
     if not config.getoption("--resume"):
         return
-    of_tree = tree()
-    config.pluginmanager.register(_Chooser(of_tree), "plimsoll-resume-chooser")
+    fingerprint = fingerprints()
+    config.pluginmanager.register(_Chooser(fingerprint), "plimsoll-resume-chooser")
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_Recorder(of_tree), "plimsoll-resume-recorder")
+        config.pluginmanager.register(_Recorder(fingerprint), "plimsoll-resume-recorder")

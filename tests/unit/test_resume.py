@@ -52,6 +52,23 @@ def test_a_change_runs_everything(project: pytest.Pytester) -> None:
     assert _run(project) == {"passed": 3, "skipped": 1, "errors": 1}
 
 
+def test_a_machines_test_depends_on_the_program_and_its_own_file(project: pytest.Pytester) -> None:
+    """Documents, unit tests and the other tests in machines do not count for it; the program and helpers do."""
+    own, other = "tests/vm/test_a.py", "tests/vm/test_b.py"
+    files = [own, other, "tests/vm/helper.py", "tests/unit/test_c.py", "docs/x.md", "README.md", "plimsoll/x.py"]
+    for name in files:
+        path = Path(project.path, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+
+    def counts(name: str) -> bool:
+        before = resume.fingerprints()(f"{own}::test_x")
+        Path(project.path, name).write_text(name)
+        return resume.fingerprints()(f"{own}::test_x") != before
+
+    assert {name for name in files if counts(name)} == {own, "tests/vm/helper.py", "plimsoll/x.py"}
+
+
 def test_nothing_left_to_run_is_success(project: pytest.Pytester) -> None:
     """When everything has passed, a further run succeeds without running anything."""
     project.makepyfile(test_it="def test_good(): pass")

@@ -106,6 +106,8 @@ NOISE = re.compile(
     r"|sysctls /proc/sys/kernel/tainted: 0 -> 16384$"
     # what apt and dpkg keep to themselves when a package comes and goes
     r"|files /etc/(ld\.so\.cache|\.pwd\.lock)"
+    # a directory of its own for each service that asks for one, named anew at every boot
+    r"|files /tmp/systemd-private-"
     # sessions, and what logging in or looking around starts for a moment
     r"|(cgroups|units) \S*.*(session-\d+\.scope|run-[pur]\S+|session\.slice|user@0|user-0|user-runtime-dir@0)"
     r"|units unit (user@0|user-runtime-dir@0|user-0|run-\S+|session-\d+)\S*"

@@ -43,10 +43,11 @@ def group_of(item: pytest.Item) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests belong together when several processes share the work."""
+    """Say which tests belong together when several processes share the work, and begin with what takes longest."""
     for item in items:
         if item.path.parent == HERE:
             item.add_marker(pytest.mark.xdist_group(group_of(item)))
+    items.sort(key=lambda item: (item.path.parent != HERE, group_of(item) not in DEPLOYED))
 
 
 @pytest.hookimpl(tryfirst=True)
