@@ -81,12 +81,12 @@ class _Chooser:
     def __init__(self, fingerprint: Callable[[str], str]) -> None:
         self.fingerprint = fingerprint
 
+    @pytest.hookimpl(tryfirst=True)  # before a worker adds its group to the names
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         passed = [item for item in items if self._passed(item.nodeid)]
         items[:] = [item for item in items if item not in passed]
         config.hook.pytest_deselected(items=passed)
         for item in items:
-            # a worker adds its group to the name that it reports
             item.user_properties.append(("node", item.nodeid))
 
     def _passed(self, node: str) -> bool:

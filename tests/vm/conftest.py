@@ -42,6 +42,7 @@ def group_of(item: pytest.Item) -> str:
     return next((name for name in DEPLOYED if name in parameters or name in names), item.nodeid.partition("::")[0])
 
 
+@pytest.hookimpl(tryfirst=True)  # before the names are given out that tell a worker's group
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which tests belong together when several processes share the work, and begin with what takes longest."""
     for item in items:
