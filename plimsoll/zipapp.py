@@ -30,13 +30,18 @@ The program comes on standard input. As an argument sudo would log it, 500 kB of
 _READER = (
     "import base64,os,sys;"
     "sys.version_info<(3,11) and sys.exit('plimsoll needs Python 3.11 or later on the host');"
-    "z=base64.b64decode(sys.stdin.readline());"
-    "f=os.memfd_create('plimsoll');os.write(f,z);"
+    "l=sys.stdin.readline();"
+    "l[:3]=='UEs' or sys.exit(1);"
+    "f=os.memfd_create('plimsoll');os.write(f,base64.b64decode(l));"
     "sys.path.insert(0,f'/proc/self/fd/{f}');"
     "from plimsoll.box.answer import main;"
     "sys.exit(main())"
 )
-"""The same for reading alone, without a command line."""
+"""The same for reading alone, without a command line.
+
+It says nothing where the program (base64 of `PK`) is not there any more: an attempt before it took it and failed, and
+has said why.
+"""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -101,7 +106,7 @@ def _compiled(name: str, source: str) -> bytes:
 
 def _contents() -> dict[str, str]:
     files = sorted((PACKAGE / "box").rglob("*.py"))
-    sources = {f"plimsoll/{path.relative_to(PACKAGE)}": path.read_text() for path in files}
+    sources = {f"plimsoll/{path.relative_to(PACKAGE)}": path.read_text(encoding="utf-8") for path in files}
     return {"__main__.py": MAIN, "plimsoll/__init__.py": "", **sources}
 
 

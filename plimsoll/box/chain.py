@@ -24,6 +24,7 @@ from plimsoll.box.resolve_sysctl import (
     read_at_boot,
     sysctl_key,
     sysctl_value,
+    taken_back,
     tuned_lines,
 )
 from plimsoll.box.resolve_units import is_masked, main_files_looked_at, manager_files_in_order, unit_files_in_order
@@ -119,11 +120,9 @@ def _sysctl(control: Wanted, state: State) -> list[Link]:
 
     read = read_at_boot(files)
     winner = sysctl_value(read, control.target).winner
-    # Where none wins, the last line that takes the key back is what decides.
-    taken_back = [line.place for file in read for line in find(file) if line.value is None]
-    deciding = [winner.place] if winner else taken_back[-1:]
+    place = winner.place if winner else taken_back(read, control.target)
     ufw = [Turn(files["ufw"])] if files.get("ufw") else []
-    found = _links(control, [*_turns(files["sysctl_d"]), *ufw], find, deciding)
+    found = _links(control, [*_turns(files["sysctl_d"]), *ufw], find, [place] if place else [])
     return [*found, *_not_at_boot(files, find), *_at_run_time(files, control.target)]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from plimsoll.box.model import Place
-from plimsoll.box.resolve import Assignment, FileText, ini_list
+from plimsoll.box.resolve import Assignment, FileText, ends_in_backslash, ini_list
 from plimsoll.box.resolve_units import unit_files_in_order
 
 
@@ -88,7 +88,7 @@ def split_words(text: str, *, c_escapes: bool) -> list[str]:
     `c_escapes` is how ExecStart is read (`\x41`, `\t`; an unknown escape stays as it is); without it, as in the
     value of a variable, `\` is taken away and what follows stays.
     """
-    words: list[str] = []
+    words: list[list[str]] = []
     going_on = False
     for part in _WORD_PART.finditer(text):
         if part["blank"] is not None:
@@ -96,12 +96,11 @@ def split_words(text: str, *, c_escapes: bool) -> list[str]:
             continue
         raw = next(t for t in (part["single"], part["double"], part["plain"]) if t is not None)
         piece = _ESCAPE.sub(_c_escape if c_escapes else _bare, raw)
-        if going_on:
-            words[-1] += piece
-        else:
-            words.append(piece)
+        if not going_on:
+            words.append([])
+        words[-1].append(piece)
         going_on = True
-    return words
+    return ["".join(pieces) for pieces in words]
 
 
 def _bare(match: re.Match[str]) -> str:
@@ -189,14 +188,15 @@ def _expanded(word: str, variables: Mapping[str, Mapping[str, Any]]) -> list[str
 def module_options(files: Iterable[FileText], kernel_cmdline: str, module: str, option: str) -> list[Assignment]:
     """Return every place that sets `option` of `module`: modprobe.d in its order, then the kernel's command line.
 
-    `-` and `_` are the same in a module's name. The last place wins.
+    `-` and `_` are the same in the names of modules and options. The last place wins.
     """
     module = module.replace("-", "_")
     found: list[Assignment] = []
     for file in files:
         for number, line in _modprobe_lines(file.get("text") or ""):
             command, _, rest = line.partition(" ")
-            name, *words = rest.split() or [""]
+            # Not str.split, for which a no-break space is a blank as well.
+            name, *words = re.findall(r"[^ \t\r\v\f]+", rest) or [""]
             if (command, name.replace("-", "_")) == ("options", module):
                 found.extend(_options(words, option, Place(file["path"], number)))
     booted = (w.partition(".") for w in kernel_cmdline.split())
@@ -206,17 +206,19 @@ def module_options(files: Iterable[FileText], kernel_cmdline: str, module: str, 
 
 def _modprobe_lines(text: str) -> Iterator[tuple[int, str]]:
     r"""Yield the lines with their numbers; `\` at the end joins lines, and a tab is a blank."""
-    start, joined = 1, ""
+    start, joined = 1, list[str]()
     for number, raw in enumerate(text.split("\n"), 1):
-        joined += raw.replace("\t", " ")
-        if joined.endswith("\\"):
-            joined = joined[:-1]
+        line = raw.replace("\t", " ")
+        if ends_in_backslash(line):
+            joined.append(line[:-1])
             continue
-        yield start, joined.strip()
-        start, joined = number + 1, ""
-    yield start, joined.strip()
+        yield start, "".join([*joined, line]).strip(" \r")
+        start, joined = number + 1, []
+    yield start, "".join(joined).strip(" \r")
 
 
 def _options(words: Iterable[str], option: str, place: Place) -> list[Assignment]:
     split = (word.partition("=") for word in words)
-    return [Assignment("", option, value.strip('"'), place) for name, _, value in split if name == option]
+    return [
+        Assignment("", option, value.strip('"'), place) for name, _, value in split if name.replace("-", "_") == option
+    ]

@@ -3,35 +3,39 @@
 import json
 import posixpath
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from plimsoll.box import cmdline
+from plimsoll.box import engines
 from plimsoll.box.host import Host
 from plimsoll.box.observing import Observed, is_on, regular_text
-from plimsoll.box.units import CGROUP, ENGINES
+from plimsoll.box.units import CGROUP
 
 MAX_CONTAINERS = 200
 DATA_ROOT = "/var/lib/docker"
+SNAP_ROOT = "/var/snap/docker/common/var-lib-docker"
 SKIP_CHECK = "VLLM_SKIP_INIT_MEMORY_CHECK"
 COMPOSE_FILES = "com.docker.compose.project.config_files"
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 
 
-def read(host: Host, homes: Iterable[str], mem_total_bytes: int | None, found: Observed) -> dict[str, bool]:
-    """Observe every container of the system's daemon and of rootless ones.
+def read(
+    host: Host, homes: Iterable[str], cgroups: Collection[str], mem_total_bytes: int | None, found: Observed
+) -> dict[str, bool]:
+    """Observe every container of the system's daemon and of rootless ones; `cgroups` are those of all processes.
 
     Returns `{container id: true}` of those seen, and `{data root: false}` of those that could not be looked into.
     """
     seen: dict[str, bool] = {}
-    roots = [*_data_roots(host, found), *(f"{home}/.local/share/docker" for home in homes)]
+    roots = [*_data_roots(host, found), SNAP_ROOT, *(f"{home}/.local/share/docker" for home in homes)]
     for root in dict.fromkeys(roots):
         directory = f"{root}/containers"
         before = len(found.problems) + len(found.denied)
         for identity in found.names(host, directory, MAX_CONTAINERS):
             if _CONTAINER_ID.fullmatch(identity):
                 with found.reading(f"{directory}/{identity[:12]}"):
-                    _container(host, f"{directory}/{identity}", mem_total_bytes, found)
+                    group = _cgroup(identity, cgroups)
+                    _container(host, f"{directory}/{identity}", group, mem_total_bytes, found)
                     seen[identity] = True
         if len(found.problems) + len(found.denied) > before:
             seen[root] = False
@@ -48,7 +52,7 @@ def _data_roots(host: Host, found: Observed) -> list[str]:
     return [DATA_ROOT]
 
 
-def _container(host: Host, directory: str, mem_total_bytes: int | None, found: Observed) -> None:
+def _container(host: Host, directory: str, cgroup: str, mem_total_bytes: int | None, found: Observed) -> None:
     file = f"{directory}/hostconfig.json"
     settings = _mapping(json.loads(regular_text(host, file)))
     config = _mapping(json.loads(regular_text(host, f"{directory}/config.v2.json")))
@@ -70,7 +74,7 @@ def _container(host: Host, directory: str, mem_total_bytes: int | None, found: O
         memory_bytes=memory,
         memory_swap_bytes=swap,
         swap_forbidden=bool(memory) and memory == swap,
-        swap_max_live=_live_swap_limit(host, identity, _text(settings.get("CgroupParent"))),
+        swap_max_live=host.text_or_none(f"{CGROUP}{cgroup}/memory.swap.max") if cgroup else None,
         mem_total_bytes=mem_total_bytes,
         restart=_text(policy.get("Name")) or "no",
         restart_max=_number(policy.get("MaximumRetryCount")),
@@ -93,10 +97,9 @@ def _asks_for_gpu(settings: Mapping[str, Any]) -> bool:
 
 
 def _engine(config: Mapping[str, Any]) -> str | None:
-    """Return which model server a container runs, by its image and the beginning of its command."""
-    words = [*_list(config.get("Entrypoint"))[:3], *_list(config.get("Cmd"))[:3], config.get("Image")]
-    match = ENGINES.search(" ".join(_text(word) for word in words))
-    return match[0] if match else None
+    """Return which model server a container runs, by its command, else by its image."""
+    words = [_text(word) for word in (*_list(config.get("Entrypoint")), *_list(config.get("Cmd")))]
+    return engines.of_command(words) or engines.of_image(_text(config.get("Image")))
 
 
 def _environment(config: Mapping[str, Any]) -> dict[str, str]:
@@ -104,12 +107,10 @@ def _environment(config: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, _, value in pairs if name == SKIP_CHECK}
 
 
-def _live_swap_limit(host: Host, identity: str, parent: str) -> str | None:
-    """Return memory.swap.max of a running container with the systemd cgroup driver; None where it is elsewhere."""
-    slice_path = (
-        "/" + parent if parent.endswith(".slice") and "-" not in parent and "/" not in parent else "/system.slice"
-    )
-    return host.text_or_none(f"{CGROUP}{slice_path}/docker-{identity}.scope/memory.swap.max")
+def _cgroup(identity: str, cgroups: Iterable[str]) -> str:
+    """Return the cgroup of a running container, wherever its daemon and its parent slice have put it; else empty."""
+    inside = (cgroup.partition(identity) for cgroup in cgroups if identity in cgroup)
+    return next((f"{before}{own}{rest.partition('/')[0]}" for before, own, rest in inside if ".." not in before), "")
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
@@ -131,40 +132,29 @@ def _number(value: object) -> int | None:
 # --- command lines ----------------------------------------------------------------------------------
 
 CLIENTS = ("docker", "podman", "nerdctl")
-SHELLS = ("sh", "bash", "dash")
-_STARTS = ("run", "create", "start", "compose")
+_STARTS = ("run", "create", "start", "exec", "compose")
 _ALONE = (
-    "detach", "disable-content-trust", "init", "interactive", "no-healthcheck", "oom-kill-disable", "privileged",
-    "publish-all", "quiet", "read-only", "replace", "rm", "sig-proxy", "tls-verify", "tty", "use-api-socket",
+    "detach", "disable-content-trust", "env-host", "help", "http-proxy", "init", "interactive", "no-healthcheck",
+    "no-hostname", "no-hosts", "oom-kill-disable", "passwd", "privileged", "publish-all", "quiet", "read-only",
+    "read-only-tmpfs", "replace", "rm", "rmi", "rootfs", "sig-proxy", "tls-verify", "tty", "unsetenv-all",
+    "use-api-socket",
 )  # fmt: skip
 """Options of `run` that take no value: without them the image could not be told from a value."""
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,20}(?:\.[0-9]+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
 
 
 def client_arguments(words: Sequence[str]) -> list[str] | None:
-    """Return the arguments after `docker`, if a command line starts containers with it; None otherwise.
+    """Return the arguments after `docker`, if a command line starts something in a container; None otherwise.
 
-    `env` and `sh -c` around it are seen through.
+    `env`, `sh -c` and the like around it are seen through.
     """
-    flat = unwrapped(words)
-    for index, word in enumerate(flat[:-1]):
-        program, following = posixpath.basename(word.lstrip("-@:+!|")), flat[index + 1 :]
-        if program == "docker-compose":
+    for program, *following in engines.commands(words):
+        name = engines.program_name(program)
+        if name in ("docker-compose", "podman-compose"):
             return ["compose", *following]
-        if program in CLIENTS and _subcommand(following) in _STARTS:
+        if name in CLIENTS and _subcommand(following) in _STARTS:
             return list(following)
     return None
-
-
-def unwrapped(words: Sequence[str]) -> list[str]:
-    """Return the words of a command line, those of a script given to a shell by `-c` in its place."""
-    shell = posixpath.basename(words[0].lstrip("-@:+!|")) if words else ""
-    if shell not in SHELLS:
-        return list(words)
-    flags = [index for index, word in enumerate(words[1:3], 1) if re.fullmatch(r"-[a-z]*c", word)]
-    if not flags or flags[0] + 1 >= len(words):
-        return list(words)
-    return cmdline.split_words(words[flags[0] + 1], c_escapes=False)
 
 
 def _subcommand(words: Sequence[str]) -> str:
@@ -180,14 +170,27 @@ _GLOBAL = ("-c", "--context", "-H", "--host", "-l", "--log-level", "--config", "
 
 def run_options(arguments: Sequence[str]) -> dict[str, list[str]]:
     """Return the options of `docker run`, by name without dashes, up to the image; empty for other subcommands."""
+    return _run(arguments)[0]
+
+
+def _run(arguments: Sequence[str]) -> tuple[dict[str, list[str]], Sequence[str]]:
+    """Return the options of `docker run`, and what follows: the image and its command."""
     if _subcommand(arguments) not in ("run", "create"):
-        return {}
+        return {}, ()
     position = next(index for index, word in enumerate(arguments) if word in ("run", "create")) + 1
     found: dict[str, list[str]] = {}
     while position < len(arguments) and arguments[position].startswith("-"):
         name, value, position = _option(arguments, position)
         found.setdefault(_LONG.get(name, name), []).append(value)
-    return found
+    return found, arguments[position:]
+
+
+def client_engine(arguments: Sequence[str]) -> str | None:
+    """Return which model server `docker run` starts; of other subcommands, which one their words speak of."""
+    options, rest = _run(arguments)
+    if not rest:
+        return engines.among(arguments)
+    return engines.of_command([*options.get("entrypoint", []), *rest[1:]]) or engines.of_image(rest[0])
 
 
 _LONG = {"m": "memory", "e": "env", "d": "detach", "i": "interactive", "t": "tty"}
@@ -198,12 +201,18 @@ def _option(arguments: Sequence[str], position: int) -> tuple[str, str, int]:
     word = arguments[position]
     name, equals, value = word.lstrip("-").partition("=")
     if not word.startswith("--") and len(name) > 1:
-        if set(name) <= set("ditPq"):
-            return name[0], "", position + 1
-        return name[0], name[1:] + equals + value, position + 1
+        together = word[1:].lstrip("ditPq")
+        if len(together) != 1:
+            return together[:1] or name[0], together[1:], position + 1
+        name, equals = together, ""
     if equals or name in _ALONE or name in ("d", "i", "t", "P", "q"):
         return name, value, position + 1
     return name, arguments[position + 1] if position + 1 < len(arguments) else "", position + 2
+
+
+def stays_in_unit(arguments: Sequence[str]) -> bool:
+    """Say whether podman was told to leave the container in the cgroup of the unit that starts it, as Quadlet does."""
+    return run_options(arguments).get("cgroups", [""])[-1] in ("split", "disabled")
 
 
 def size_bytes(text: str) -> int | None:

@@ -1,6 +1,8 @@
 """The edge to the machine: files below a root, and the few commands that have no file to read instead."""
 
+import errno
 import os
+import stat
 import subprocess
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +11,13 @@ MAX_TEXT_BYTES = 16 << 20
 """Nothing that is read here is larger (/var/lib/dpkg/status of a desktop: 2-3 MB)."""
 _CHUNK_BYTES = 64 << 10
 """/proc/sys allocates a buffer as large as what is asked for, and refuses 4 MiB with ENOMEM."""
+
+
+def _regular(path: str, flags: int) -> int:
+    """Open what can be read without waiting for anybody, and without an effect as opening a watchdog has."""
+    if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):
+        raise OSError(errno.EINVAL, "is not a regular file", path)
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 @dataclass(frozen=True)
@@ -38,9 +47,9 @@ class Host:
         return self.root + path
 
     def content(self, path: str) -> bytes:
-        """Return a file's bytes, up to MAX_TEXT_BYTES; raises OSError."""
+        """Return a file's bytes, up to MAX_TEXT_BYTES; raises OSError, for a device or a FIFO too."""
         content = bytearray()
-        with open(self.path(path), "rb", buffering=0) as file:
+        with open(self.path(path), "rb", buffering=0, opener=_regular) as file:
             while len(content) < MAX_TEXT_BYTES and (chunk := file.read(_CHUNK_BYTES)):
                 content += chunk
         return bytes(content)
@@ -76,13 +85,13 @@ class Host:
             return {"path": path, "masked": True}
         try:
             found: dict[str, Any] = {"path": path, "text": self.text(path)}
+            if os.path.islink(real):
+                found["link"] = os.readlink(real)
         except (FileNotFoundError, IsADirectoryError):
             # A link to nowhere, or a directory of that name, still hides its namesakes (seen with systemd 252).
             return {"path": path, "masked": True}
         except OSError as error:
             return {"path": path, "error": error.strerror or str(error)}
-        if os.path.islink(real):
-            found["link"] = os.readlink(real)
         return found
 
     def run(self, *argv: str, timeout_s: float = 20, given: str | None = None) -> Ran:

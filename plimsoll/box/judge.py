@@ -7,7 +7,7 @@ Order of verdicts: see `plimsoll.box.model.Verdict`. What each kind of control c
 import datetime
 from collections.abc import Iterable, Mapping
 
-from plimsoll.box.model import BAD, Judgement, State, Verdict, Wanted
+from plimsoll.box.model import BAD, Judgement, Place, State, Verdict, Wanted
 from plimsoll.box.quantities import same_value
 from plimsoll.box.readings import Reading, reading
 
@@ -20,7 +20,7 @@ def judge(wanted: Iterable[Wanted], state: State, today: datetime.date) -> list[
 def judge_one(control: Wanted, state: State, today: datetime.date) -> Judgement:
     """Judge one control; a reading that breaks on a malformed state is `unknown` with the reason."""
     try:
-        found = reading(control, state)
+        found = _checked(reading(control, state))
         verdict, reason = _verdict(control, found, today)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         found = Reading()
@@ -38,6 +38,15 @@ def judge_one(control: Wanted, state: State, today: datetime.date) -> Judgement:
         decided_by=found.decided_by,
         reason="; ".join(part for part in (reason, found.note) if part),
     )
+
+
+def _checked(found: Reading) -> Reading:
+    """Return a reading that holds what it is declared to hold; raises TypeError for another, from a malformed state."""
+    texts = [found.live, found.persisted, found.pending, found.drift, found.note, found.unknown, found.unsupported]
+    place = found.decided_by or Place("", 0)
+    if not all(text is None or isinstance(text, str) for text in (*texts, place.file)) or type(place.line) is not int:
+        raise TypeError("a value is not text")
+    return found
 
 
 def _waiting(layer: str, state: State) -> str:
@@ -68,7 +77,7 @@ def _compare(control: Wanted, found: Reading) -> tuple[Verdict, str]:
     kept_right = same_value(control.kind, control.name, found.persisted, control.value)
     place = found.decided_by
     if not kept_right and place is not None and found.ours_present and place.file != control.file:
-        return Verdict.SHADOWED, f"{place.file}:{place.line} sets {found.persisted} and wins over {control.file}"
+        return Verdict.SHADOWED, f"{place.file}:{place.line} {_sets(found.persisted)} and wins over {control.file}"
     if live_right and kept_right:
         return Verdict.OK, ""
     if kept_right and found.pending:
@@ -78,8 +87,17 @@ def _compare(control: Wanted, found: Reading) -> tuple[Verdict, str]:
     return Verdict.UNPERSISTED, f"after a reboot it would be {_said(found.persisted)}{_where(found)}"
 
 
+def _sets(value: str | None) -> str:
+    return "takes it back" if value is None else f"sets {_visible(value) or 'nothing'}"
+
+
 def _said(value: str | None) -> str:
-    return "nothing set" if value in (None, "") else str(value)
+    return _visible(value) if value else "nothing set"
+
+
+def _visible(value: str) -> str:
+    """Return a value as it is, or spelled out if it holds what cannot be seen, such as a no-break space."""
+    return value if value.isprintable() else ascii(value)
 
 
 def _where(found: Reading) -> str:

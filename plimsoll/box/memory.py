@@ -77,18 +77,18 @@ def inconsistencies(meminfo: Mapping[str, int]) -> list[str]:
     return found
 
 
-def available_kib(meminfo: Mapping[str, int]) -> int | None:
-    """Return MemAvailable less what only looks reclaimable and less CMA that ordinary allocations cannot use.
+def available_kib(meminfo: Mapping[str, int], *, to_driver: bool = True) -> int | None:
+    """Return MemAvailable less what only looks reclaimable and, to a driver that pins, less CMA, which it cannot use.
 
-    CmaFree above CmaTotal (seen with kexec handover: 0 total, 940604 kB free) is inconsistent and is not
-    subtracted. Never below 0, as MemAvailable is not.
+    To programs CMA is memory as any other: their pages can be moved away. CmaFree above CmaTotal (seen with kexec
+    handover: 0 total, 940604 kB free) is inconsistent and is not subtracted. Never below 0, as MemAvailable is not.
     """
     misc = misc_reclaimable_kib(meminfo)
     if misc is None or "MemAvailable" not in meminfo:
         return None
     cma_free = meminfo.get("CmaFree", 0)
-    usable_cma = cma_free if cma_free <= meminfo.get("CmaTotal", 0) else 0
-    return max(0, meminfo["MemAvailable"] - max(0, misc) - usable_cma)
+    movable_only = cma_free if to_driver and cma_free <= meminfo.get("CmaTotal", 0) else 0
+    return max(0, meminfo["MemAvailable"] - max(0, misc) - movable_only)
 
 
 def regime(meminfo: Mapping[str, int], driver: Mapping[str, Any]) -> dict[str, str]:
@@ -120,7 +120,7 @@ def read(host: Host, driver: Mapping[str, Any]) -> dict[str, Any]:
         "vmstat": parse_vmstat(host.text_or_none("/proc/vmstat") or ""),
         "pressure": None if pressure is None else parse_pressure(pressure),
         "swaps": None if swaps is None else parse_swaps(swaps),
-        "available_kib": available_kib(meminfo),
+        "available_kib": available_kib(meminfo, to_driver=bool(driver.get("version"))),
         "inconsistencies": inconsistencies(meminfo),
         **regime(meminfo, driver),
     }

@@ -14,9 +14,10 @@ def parse_release(text: str) -> dict[str, str]:
     """Return KEY=value lines as a mapping; of a repeated key (DGX_OTA_VERSION) the last, which is current."""
     found = {}
     for line in text.splitlines():
-        key, equals, value = line.strip().partition("=")
-        if equals and not key.startswith("#"):
-            found[key] = _unquoted(value)
+        key, equals, value = line.strip("\ufeff \t\r").partition("=")
+        name = key.strip().removeprefix("export ")
+        if equals and not name.startswith("#"):
+            found[name.strip()] = _unquoted(value.strip())
     return found
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from plimsoll.box import containers, unit_settings, units
+from plimsoll.box import containers, engines, oomd, unit_settings, units
 from plimsoll.box.host import Host
 from plimsoll.box.observing import Observed, is_on, variables
 
@@ -28,6 +28,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     ),
     "unit_setting": (
         "unit", "scope", "setting", "value", "number", "restart_s", "runs", "engine", "uses_gpu",
+        "mem_total_bytes",
     ),
     "engine": (
         "pid", "comm", "processes", "cgroup", "unit", "oom_score_adj", "memory_max_bytes", "limited_by",
@@ -41,6 +42,9 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "killer": (
         "pid", "name", "unit",
     ),
+    "oomd_kill": (
+        "unit", "value", "limit", "oomd_running",
+    ),
     "ray": (
         "pid", "threshold", "refresh_ms", "enabled", "fires_at_kib",
     ),
@@ -48,6 +52,8 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 """The fields of each kind of observation, beside kind, subject, file and line."""
 
 KILLERS = ("systemd-oomd", "nohang", "bustd", "oomd")
+GUARDS = ("dgx-anti-oom", "gb10-memguard", "llm-guard-proxy", "memguard", "memwatch")
+"""Published guards for these boxes, which know the driver's memory and kill engines by lines of their own."""
 MOVING_DENOMINATOR_SINCE = (1, 8)
 """Since earlyoom 1.8 a percentage is one of MemAvailable + AnonPages, which shrinks as the driver takes memory."""
 MAX_HOMES = 100
@@ -70,16 +76,17 @@ def read(
     total_kib = (memory["meminfo"] or {}).get("MemTotal")
     total_bytes = None if total_kib is None else total_kib << 10
     homes = _homes(host, found)
-    seen = containers.read(host, homes, total_bytes, found)
-    engines = [process for process in running if units.is_engine(dict(process))]
-    in_units = {_unit(process["cgroup"]) for process in engines if process["cgroup"].startswith("/system.slice/")}
-    limited = unit_settings.read(host, homes, in_units - {""}, found)
-    _engines(host, engines, {*limited, *(f"docker-{i}.scope" for i in seen)}, total_bytes, found)
+    seen = containers.read(host, homes, {process["cgroup"] for process in running}, total_bytes, found)
+    servers = [process for process in running if units.is_engine(process)]
+    in_units = {_unit(process["cgroup"]) for process in servers if not process["cgroup"].startswith("/user.slice/")}
+    limited = unit_settings.read(host, homes, in_units - {""}, total_bytes, found)
+    _engines(host, servers, {*limited, *(f"docker-{i}.scope" for i in seen)}, total_bytes, found)
     for process in running:
         limit = _limit(host, process["cgroup"])
         containers.client(process, limit, found, container_seen=bool(seen) and all(seen.values()))
     _earlyoom(running, memory, driver, packages, found)
     _killers(running, found)
+    oomd.read(host, running=any(each["comm"] == "systemd-oomd" for each in running), found=found)
     _ray(host, running, total_kib, found)
     return {"observations": found.observations, "not_seen": found.not_seen}
 
@@ -87,7 +94,7 @@ def read(
 def _homes(host: Host, found: Observed) -> list[str]:
     """Return the home directories of people: those of /etc/passwd, and what lies in /home (users from a directory)."""
     rows = [line.split(":") for line in (host.text_or_none("/etc/passwd") or "").splitlines()]
-    people = [row[5] for row in rows if len(row) == 7 and row[2].isdigit() and _is_person(int(row[2]))]  # noqa: PLR2004  # passwd(5)
+    people = [row[5] for row in rows if len(row) == 7 and _is_person(row[2])]  # noqa: PLR2004  # passwd(5)
     homes = [*people, *(f"/home/{name}" for name in found.names(host, "/home", MAX_HOMES))]
     clean = dict.fromkeys(posixpath.normpath(home) for home in homes if home.startswith("/") and home != "/")
     mounts = [line.split(" ") for line in (host.text_or_none("/proc/mounts") or "").splitlines()]
@@ -106,8 +113,9 @@ def _is_local(home: str, types: Mapping[str, str], found: Observed) -> bool:
     return True
 
 
-def _is_person(uid: int) -> bool:
-    return uid == 0 or 1000 <= uid < _NOBODY  # noqa: PLR2004  # the first uid of a person on Debian and Ubuntu
+def _is_person(uid: str) -> bool:
+    number = int(uid) if re.fullmatch(r"[0-9]{1,10}", uid) else _NOBODY
+    return number == 0 or 1000 <= number < _NOBODY  # noqa: PLR2004  # the first uid of a person on Debian and Ubuntu
 
 
 def _unit(cgroup: str) -> str:
@@ -129,11 +137,11 @@ def _limit(host: Host, cgroup: str) -> dict[str, Any]:
 
 
 def _engines(
-    host: Host, engines: Sequence[Process], reported: Iterable[str], total_bytes: int | None, found: Observed
+    host: Host, servers: Sequence[Process], reported: Iterable[str], total_bytes: int | None, found: Observed
 ) -> None:
     """Observe model servers, those with the same cgroup and score as one: vLLM has a process for each rank and task."""
     groups: dict[tuple[str, int], list[Process]] = {}
-    for process in engines:
+    for process in servers:
         groups.setdefault((process["cgroup"], int(process["oom_score_adj"])), []).append(process)
     for (cgroup, score), members in groups.items():
         limit = _limit(host, cgroup)
@@ -168,7 +176,7 @@ def _skips_check(host: Host, members: Sequence[Process], found: Observed) -> boo
 # --- killers ----------------------------------------------------------------------------------------
 
 _SHORT = {"m": "mem", "s": "swap", "M": "mem_kib", "S": "swap_kib"}
-_FLAGS = "gnpidhv"
+_FLAGS = "gnpidhvk"
 """earlyoom's options without a value; `-r` and `-N`, `-P` and the long ones have one."""
 
 
@@ -191,7 +199,7 @@ def earlyoom_arguments(argv: Sequence[str]) -> dict[str, Any]:
 
 
 def _first_number(value: str) -> float | None:
-    match = re.match(r"[0-9]{1,12}(?:\.[0-9]{1,6})?", value)
+    match = re.match(r"(?=\.?[0-9])[0-9]{0,12}(?:\.[0-9]{0,6})?", value)
     return float(match[0]) if match else None
 
 
@@ -267,11 +275,17 @@ def version_numbers(text: str) -> tuple[int, ...]:
 
 def _killers(running: Sequence[Process], found: Observed) -> None:
     for process in running:
-        script = posixpath.basename(process["argv"][1]) if len(process["argv"]) > 1 else ""
-        name = next((each for each in KILLERS if each in (process["comm"], script)), None)
+        name = _killer(process["comm"], process["argv"])
         if name is not None:
             fields = {"pid": process["pid"], "name": name, "unit": _unit(process["cgroup"])}
             found.saw("killer", f"{name} (pid {process['pid']})", **fields)
+
+
+def _killer(comm: str, argv: Sequence[str]) -> str | None:
+    """Return which killer a process is, by its name or by that of the script that an interpreter runs."""
+    script = engines.interpreted_script(argv)
+    names = {comm, script, *(posixpath.splitext(each)[0] for each in (comm, script))}
+    return next((name for name in (*KILLERS, *GUARDS) if name in names), None)
 
 
 RAY_THRESHOLD = "RAY_memory_usage_threshold"
@@ -285,7 +299,10 @@ def _ray(host: Host, running: Sequence[Process], total_kib: int | None, found: O
         with found.reading("environment of raylet"):
             set_to = RAY_DEFAULTS | variables(host, process["pid"], tuple(RAY_DEFAULTS))
             threshold, refresh = _first_number(set_to[RAY_THRESHOLD]), _first_number(set_to[RAY_REFRESH])
-            fires = None if threshold is None or total_kib is None else round(total_kib * threshold)
+            limit = _limit(host, process["cgroup"])["memory_max_bytes"]
+            # In a container with a limit it takes that for the whole.
+            whole_kib = total_kib if total_kib is None or limit is None else min(total_kib, limit >> 10)
+            fires = None if threshold is None or whole_kib is None else round(whole_kib * threshold)
             found.saw(
                 "ray",
                 f"raylet (pid {process['pid']})",

@@ -11,8 +11,9 @@ INFINITY = 2**64 - 1
 Meaning = int | str
 """What an assignment comes to: a number where it is one, else its text."""
 
-_NUMBER = re.compile(r"([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
-_SIZE_PART = re.compile(r"\s*([0-9]+)(?:\.([0-9]*))?\s*([EPTGMKB]?)")
+# No number in use has 100 digits, and int() raises ValueError for more than 4300.
+_NUMBER = re.compile(r"([+-]?)(0[xX][0-9a-fA-F]{1,99}|0[0-7]{0,99}|[1-9][0-9]{0,99})")
+_SIZE_PART = re.compile(r"\s*([0-9]{1,100})(?:\.([0-9]*))?\s*([EPTGMKB]?)")
 _SIZES = "EPTGMKB"
 _SPAN_US = {
     1: ("us", "usec", "µs", "μs"),
@@ -27,8 +28,8 @@ _SPAN_US = {
     31_557_600_000_000: ("y", "year", "years"),
 }
 _UNIT_US = {unit: size for size, units in _SPAN_US.items() for unit in units}
-_SPAN_PART = re.compile(r"\s*\+?([0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?![0-9.+])\s*([A-Za-zµμ]*)")
-_PERCENT = re.compile(r"([0-9]+)(?:\.[0-9]{1,2})?%")
+_SPAN_PART = re.compile(r"\s*\+?([0-9]{1,100}(?:\.[0-9]+)?|\.[0-9]+)(?![0-9.+])\s*([A-Za-zµμ]*)")
+_PERCENT = re.compile(r"([0-9]{1,100})(?:\.[0-9]{1,2})?%")
 
 
 def parse_number(text: str) -> int | None:

@@ -9,7 +9,7 @@ from plimsoll.box import cmdline, scores
 from plimsoll.box.model import Kind, Place, State, Wanted
 from plimsoll.box.quantities import parse_bytes, parse_span_us
 from plimsoll.box.resolve import Effective, after_reboot, ini_value, unreadable
-from plimsoll.box.resolve_sysctl import read_at_boot, sysctl_key, sysctl_others, sysctl_value
+from plimsoll.box.resolve_sysctl import read_at_boot, sysctl_key, sysctl_others, sysctl_value, taken_back
 from plimsoll.box.resolve_units import manager_files_in_order, unit_files_in_order
 
 
@@ -62,6 +62,7 @@ def _sysctl(control: Wanted, state: State) -> Reading:
     if unreadable(read):
         return Reading(live=live["value"], unknown=unreadable(read))
     kept = _kept(control, state, sysctl_value(read, control.target))
+    kept["decided_by"] = kept["decided_by"] or taken_back(read, control.target)
     return Reading(live=live["value"], note=_others(control, files), **kept)
 
 
@@ -76,8 +77,15 @@ def _unit_unknown(control: Wanted, state: State) -> str:
     return str(unit["error"]) if "error" in unit else unreadable(unit_files_in_order(unit))
 
 
+def _hidden(state: State) -> str:
+    """Say why the processes of others cannot be seen; empty if they can."""
+    hidden = state["platform"].get("pid1", "") is None
+    return "the processes of others are hidden (/proc is mounted with hidepid): read as root" if hidden else ""
+
+
 def _unit_property(control: Wanted, state: State) -> Reading:
-    if unknown := _unit_unknown(control, state):
+    needs_process = control.name not in CGROUP_FILE
+    if unknown := _unit_unknown(control, state) or (_hidden(state) if needs_process else ""):
         return Reading(unknown=unknown)
     unit = state["units"][control.target]
     if unit["show"].get("LoadState") == "not-found":
@@ -147,6 +155,8 @@ def _manager_property(control: Wanted, state: State) -> Reading:
     if unreadable(texts):
         return Reading(unknown=unreadable(texts))
     kept = _kept(control, state, ini_value(texts, control.section, control.name))
+    if control.target in ("user", "journald") and _hidden(state):
+        return Reading(unknown=_hidden(state))
     if control.target == "user":
         return _user_default(control, state, kept)
     if control.target == "journald":
@@ -198,7 +208,7 @@ def _user_manager_score(state: State, kept: Mapping[str, Any]) -> Reading:
 
 
 def _session_score(control: Wanted, state: State) -> Reading:
-    if unknown := _unit_unknown(control, state):
+    if unknown := _unit_unknown(control, state) or _hidden(state):
         return Reading(unknown=unknown)
     unit = state["units"][control.target]
     kept = _kept(control, state, ini_value(unit_files_in_order(unit), control.section, control.name))
@@ -276,7 +286,7 @@ def _config_file(control: Wanted, state: State) -> Reading:
 
 
 def _cmdline(control: Wanted, state: State) -> Reading:
-    if unknown := _unit_unknown(control, state):
+    if unknown := _unit_unknown(control, state) or _hidden(state):
         return Reading(unknown=unknown)
     unit = state["units"][control.target]
     if "error" in unit["environment"]:

@@ -96,19 +96,24 @@ def parse_ini(file: FileText) -> list[Assignment]:
 
 
 def _joined_lines(text: str) -> Iterator[tuple[int, str]]:
-    start, joined = 0, ""
+    start, joined = 0, list[str]()
     for number, raw in enumerate(lines_of(text), 1):
         # A comment inside a continued line is skipped and does not end it (systemd.syntax(7)); an empty line does.
         if raw.lstrip(BLANKS).startswith(("#", ";")):
             continue
         start = start or number
-        joined += raw.removeprefix("\ufeff") if number == 1 else raw
-        if (len(joined) - len(joined.rstrip("\\"))) % 2:
-            joined = joined[:-1] + " "
+        line = raw.removeprefix("\ufeff") if number == 1 else raw
+        if ends_in_backslash(line):
+            joined.append(line[:-1] + " ")
             continue
-        yield start, joined.strip(BLANKS)
-        start, joined = 0, ""
-    yield start, joined.strip(BLANKS)
+        yield start, "".join([*joined, line]).strip(BLANKS)
+        start, joined = 0, []
+    yield start, "".join(joined).strip(BLANKS)
+
+
+def ends_in_backslash(line: str) -> bool:
+    r"""Say whether a line goes on in the next one: `\` at its end that no other `\` takes for itself."""
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def ini_assignments(files: Iterable[FileText], section: str, key: str) -> list[Assignment]:

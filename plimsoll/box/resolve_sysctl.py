@@ -81,6 +81,13 @@ def sysctl_value(files: Sequence[FileText], key: str) -> Effective:
     return last_wins([Assignment("", key, line.value, line.place) for line in hits if line.value is not None])
 
 
+def taken_back(files: Iterable[FileText], key: str) -> Place | None:
+    """Return the last bare `-key` that concerns `key`: where nothing wins, it is what decides."""
+    path = sysctl_key(key)
+    lines = [line for file in files for line in parse_sysctl(file) if line.value is None and line.concerns(path)]
+    return lines[-1].place if lines else None
+
+
 def _patterns(lines: Iterable[SysctlLine]) -> list[SysctlLine]:
     """Return the patterns in the order in which they are applied.
 

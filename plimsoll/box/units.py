@@ -2,11 +2,10 @@
 
 import os
 import posixpath
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from plimsoll.box import cmdline
+from plimsoll.box import cmdline, engines
 from plimsoll.box.host import Host, Ran
 from plimsoll.box.resolve_units import UNIT_DIRECTORIES, drop_in_directories, unit_files_in_order
 
@@ -178,13 +177,9 @@ def is_user_manager(item: Mapping[str, Any]) -> bool:
     return in_init_scope and bool(item["comm"] == "systemd") and bool(item["pid"] != 1)
 
 
-ENGINES = re.compile(r"vllm|VLLM::|llama-server|ollama|sglang|tritonserver|trtllm")
-"""Names of model servers, as they appear in a process name (cut at 15 characters) or its first two arguments."""
-
-
-def is_engine(item: dict[str, Any]) -> bool:
+def is_engine(item: Mapping[str, Any]) -> bool:
     """Say whether a process is a model server, wherever it was started from."""
-    return ENGINES.search(" ".join([item["comm"], *item["argv"][:2]])) is not None
+    return engines.of_process(item["comm"], item["argv"]) is not None
 
 
 def manager(host: Host) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,10 +17,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from plimsoll import inventory
 from plimsoll.fleet import compare, findings, gather, junit, metrics, page, table, waivers
-from plimsoll.fleet.files import PRIVATE, READABLE, write_atomically
+from plimsoll.fleet.files import PRIVATE, READABLE, real_path, unwritable, write_atomically
 from plimsoll.fleet.judging import host_report
 from plimsoll.fleet.report import Report
-from plimsoll.fleet.targets import connecting, resolve
+from plimsoll.fleet.targets import connecting, resolve, resolve_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -51,13 +52,14 @@ def command(names: tuple[str, ...], against: str | None, parallel: int, ssh: gat
     rules = findings.load_rules(known.path)
     hosts = resolve(names, known)
     reference = Reference.named(against, known)
-    if options["save"]:
-        compare.check_target(options["save"])
+    reference.check(hosts)
+    _check_files(options)
     with _progress(len(hosts), quiet=not sys.stderr.isatty()) as answered:
         answers = gather.gather(reference.added_to(hosts), ssh, parallel=parallel, answered=answered)
     report = _report(answers, known, rules)
     differences = reference.differences(report)
-    report = replace(report, hosts=tuple(h for h in report.hosts if h.name in {host.name for host in hosts}))
+    named = {host.name for host in hosts}
+    report = replace(report, hosts=tuple(host for host in report.hosts if host.name in named))
     _write(report, options)
     _print(report, differences, options, reference)
     worst = 0 if differences is None else compare.exit_code(differences, strict=options["strict"])
@@ -77,9 +79,14 @@ class Reference:
         """Return the saved report of that name if there is such a file, else the host; raises ReportFileError."""
         if name is None:
             return cls()
-        if Path(name).exists() or "/" in name:
+        if os.path.lexists(name) or "/" in name:
             return cls(name, saved=compare.load(Path(name)))
-        return cls(name, host=resolve([name], known)[0])
+        return cls(name, host=resolve_one(name, known))
+
+    def check(self, hosts: Sequence[Host]) -> None:
+        """Raise click.UsageError where there is nothing to compare: a host is always like itself."""
+        if self.host is not None and {host.name for host in hosts} == {self.host.name}:
+            raise click.UsageError(f"--against {self.name}: name another host to compare with it")
 
     def added_to(self, hosts: Sequence[Host]) -> list[Host]:
         """Return the hosts to be asked: the one that others are compared with is one of them."""
@@ -122,6 +129,22 @@ def _report(answers: Sequence[gather.Answer], known: Inventory, rules: Sequence[
     return Report(now.isoformat(timespec="seconds"), hosts, waivers.notes(known, hosts, now.date()))
 
 
+_OUTPUTS = ("html", "junit_file", "metrics_file", "save")
+
+
+def _check_files(options: dict[str, Any]) -> None:
+    """Refuse, before any host is asked, a file that cannot be written, and one that two reports would go to."""
+    files = [Path(options[option]) for option in _OUTPUTS if options[option]]
+    for file in files:
+        problem = unwritable(file)
+        if problem:
+            raise click.FileError(str(file), problem)
+    if len({real_path(file) for file in files}) < len(files):
+        raise click.UsageError("one file is named for two reports: the second would replace the first")
+    if options["save"]:
+        compare.check_target(options["save"])
+
+
 def _write(report: Report, options: dict[str, Any]) -> None:
     """Write what was asked for; numbers are for a program of another user, everything else for the owner only."""
     renderers: tuple[tuple[str, Callable[[Report], str], int], ...] = (
@@ -132,7 +155,7 @@ def _write(report: Report, options: dict[str, Any]) -> None:
     for option, render, mode in renderers:
         if options[option]:
             try:
-                write_atomically(options[option], render(report), mode, "replace")
+                write_atomically(real_path(options[option]), render(report), mode, "replace")
             except OSError as error:
                 raise click.FileError(str(options[option]), error.strerror) from error
     if options["save"]:

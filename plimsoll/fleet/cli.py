@@ -6,16 +6,23 @@ COMMANDS. It returns its exit code, or None for 0.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import signal
 import sys
 import traceback
 from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 import plimsoll
 from plimsoll.inventory import InventoryError
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 EXIT_INTERNAL = 1
 EXIT_USAGE = 4
@@ -73,15 +80,50 @@ def _explain(error: Exception) -> int:
         return EXIT_USAGE
     if isinstance(error, BrokenPipeError):
         # the reader, a pager or `head`, has seen enough; nothing may be flushed into the pipe at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
+        return EXIT_INTERNAL
+    if isinstance(error, OSError) and error.errno in _CANNOT_WRITE and error.filename is None:
+        click.echo(f"plimsoll: cannot write to standard output: {error.strerror}", err=True)
+        _drop_output()
         return EXIT_INTERNAL
     traceback.print_exception(error)
     click.echo(f"plimsoll {plimsoll.__version__}: internal error, please report the lines above", err=True)
     return EXIT_INTERNAL
 
 
+_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""With a file's name it is one that a command writes and has not told of; without one it is a stream."""
+
+
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _without_streams() -> None:
+    """Give a command that was started with a closed stream (`>&-`) one that takes everything and shows nothing."""
+    # in this order, because each takes the lowest number that is free, which a child would inherit
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - open until the end
+
+
+def _interrupt(_signal: int, frame: FrameType | None) -> None:
+    """End as Ctrl-C does: what was started, such as ssh in a session of its own, is ended first.
+
+    While hosts are asked, asyncio has its own way to be interrupted: raising through it would be told as an error.
+    """
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    if not callable(on_interrupt):
+        raise KeyboardInterrupt
+    on_interrupt(signal.SIGINT, frame)
+
+
 def main() -> None:
     """Entry point of the console script."""
+    _without_streams()
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(ending) is signal.SIG_DFL:
+            signal.signal(ending, _interrupt)
     # a terminal or a file that cannot show a character shows its number, and does not end the command
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from plimsoll.box.model import Judgement, Verdict
-from plimsoll.fleet.files import write_atomically
+from plimsoll.fleet.files import real_path, unwritable, write_atomically
 from plimsoll.fleet.report import COULD_NOT_TELL, DRIFT, Finding, HostReport, Report, WaiverNote
 from plimsoll.fleet.table import printable, readable
 
@@ -265,16 +265,15 @@ def parse(content: bytes) -> Report:
 
 def check_target(path: Path) -> None:
     """Raise ReportFileError unless a report may be written to `path`: a new or empty file, or an earlier report."""
-    if not path.parent.is_dir():
-        raise ReportFileError(f"{path}: there is no directory {path.parent}: create it first")
-    if not path.exists():
-        return
-    if not path.is_file():
-        raise ReportFileError(f"{path}: is not a regular file: name another one")
+    problem = unwritable(path)
+    if problem:
+        raise ReportFileError(f"{path}: {problem}")
     try:
         content = path.read_bytes()
         if content:
             parse(content)
+    except FileNotFoundError:
+        return
     except OSError as error:
         raise ReportFileError(f"{path}: cannot be read: {error.strerror or error}") from None
     except ValueError:
@@ -287,7 +286,7 @@ def save(report: Report, path: Path) -> None:
     A new file is for its owner only (0600): it says which protections every box lacks, and holds command lines.
     One that is there keeps its mode and owner, and a link to one stays a link.
     """
-    path = path.resolve()
+    path = real_path(path)
     check_target(path)
     try:
         write_atomically(path, json.dumps(report.to_json(), indent=1) + "\n")

@@ -15,11 +15,11 @@ from rich.text import Text
 from plimsoll import inventory
 from plimsoll.box.chain import Link, chain
 from plimsoll.box.judge import exit_code
-from plimsoll.box.model import Judgement, State, Waiver, Wanted
 from plimsoll.box.revert import PROGRAM_LAYER
 from plimsoll.controls import plan, registry
 from plimsoll.controls.docs import is_opt_in, layer_summary
 from plimsoll.fleet import gather, records
+from plimsoll.fleet.judging import bounded, cannot_be_judged
 from plimsoll.fleet.report import COULD_NOT_TELL
 from plimsoll.fleet.table import printable, readable, style
 from plimsoll.fleet.targets import connecting, resolve
@@ -27,10 +27,13 @@ from plimsoll.fleet.targets import connecting, resolve
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from plimsoll.box.model import Judgement, State, Wanted
     from plimsoll.inventory import Host, Inventory
 
 EXPLAIN_SCHEMA = "plimsoll.explain/1"
 _LABEL_COLUMNS = 18
+_MAX_LINKS = 200
+"""Lines with a say that a person is shown; an honest host has a dozen."""
 _ROWS = {
     "sets": "sets",
     "layer": "layer",
@@ -147,15 +150,15 @@ def on_host(control: str, answer: gather.Answer) -> OnHost:
     if answer.state is None:
         return OnHost(name, answer.problem or "it did not say why")
     try:
-        return OnHost(name, "", _found(control, answer.host, answer.state))
+        with bounded():
+            return OnHost(name, "", _found(control, answer.host, answer.state))
     except Exception as error:  # noqa: BLE001 - a host may answer anything, and none of it is an error of ours
-        return OnHost(name, f"what the host answered cannot be judged: {type(error).__name__}: {error}")
+        return OnHost(name, cannot_be_judged(error))
 
 
 def _found(control: str, host: Host, state: State) -> tuple[Found, ...]:
-    waivers = {w.control: Waiver(w.reason, w.until.isoformat()) for w in host.waivers}
     today = datetime.datetime.now().astimezone().date()
-    planned = plan.host_plan(host.policy, state, waivers.get, today)
+    planned = plan.host_plan(host.policy, state, host.waiver_for, today)
     return tuple(
         Found(judgement, tuple(chain(wanted, state)))
         for wanted, judgement in zip(planned.wanted, planned.judgements, strict=True)
@@ -228,15 +231,17 @@ def _show_found(host: str, found: Found, console: Console) -> None:
         console.print(_chain(found.links))
 
 
-def _chain(links: Iterable[Link]) -> Table:
+def _chain(links: Sequence[Link]) -> Table:
     table = Table(title="files that had a say", title_justify="left", title_style="bold", expand=False)
     for heading in ("role", "file", "value"):
         table.add_column(heading, overflow="fold")
-    for link in links:
+    for link in links[:_MAX_LINKS]:
         role = f"{link.role} by {link.by}" if link.by else link.role
         value = "" if link.value is None else readable(link.value)
         cells = (printable(role), printable(_at(link.file, link.line)), value)
         table.add_row(*(Text(cell, _STYLE_OF_ROLE.get(link.role, "dim")) for cell in cells))
+    if len(links) > _MAX_LINKS:
+        table.add_row("", f"{len(links) - _MAX_LINKS} more: see --json", "")
     return table
 
 

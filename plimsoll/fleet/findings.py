@@ -166,8 +166,8 @@ def facts(state: State) -> dict[str, str | None]:
         "openssh": _text(packages.get("openssh-server")),
         "earlyoom": _text(packages.get("earlyoom")),
         "mem_total": _gib(here["mem_total_kib"]),
-        "other_killers": _killers(state),
-        "swap": _swap(state),
+        "other_killers": _text(_killers(state)),
+        "swap": _text(_swap(state)),
     }
 
 
@@ -189,7 +189,8 @@ def _killers(state: State) -> str | None:
     units = _section(state, "units")
     active = {u for u in KILLERS if _section(_section(units, u), "show").get("ActiveState") == "active"}
     observed = [each for each in _list(_section(state, "protections").get("observations")) if isinstance(each, Mapping)]
-    running = {f"{each.get('name')}.service" for each in observed[:MAX_OBSERVATIONS] if each.get("kind") == "killer"}
+    killers = (each for each in observed[:MAX_OBSERVATIONS] if each.get("kind") == "killer")
+    running = {str(each.get("unit") or f"{each.get('name')}.service") for each in killers}
     ray = {"ray" for each in observed[:MAX_OBSERVATIONS] if each.get("kind") == "ray" and each.get("enabled") is True}
     looked = "units" in state or "protections" in state
     return ", ".join(sorted(active | running | ray)) or ("none" if looked else None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import secrets
 import shlex
@@ -126,14 +127,15 @@ async def _ask(host: Host, ssh: Ssh) -> Answer:
     # whatever shell the login has, this is for sh
     there = ["sh", "-c", reading]
     command = there if host.name == LOCAL else [*ssh_command(host, ssh), shlex.join(there)]
-    question = {"request": plan.request(host.policy).to_json(), "mark": mark}
+    question = {"request": plan.request(host.policy).to_json(), "mark": mark, "limit_s": math.ceil(ssh.timeout_s)}
     given = f"{zipapp.reader()}\n{json.dumps(question)}\n"
     state: State | None = None
     try:
         output, complaint, code = await _run(command, given.encode(), ssh.timeout_s)
         state, problem = parse(output, mark)
         if state is None and code != 0:
-            problem = _last_line(complaint) or f"exit code {code}"
+            said = _last_line(output[-MAX_COMPLAINT_BYTES:])
+            problem = _last_line(complaint) or f"exit code {code}{f': {said}' if said else ''}"
     except (OSError, AnswerError) as error:
         problem = str(error)
     return Answer(host, state, problem, round((time.monotonic() - started) * 1000))

@@ -64,7 +64,7 @@ _View = dict[str, Any]
 def page(report: Report) -> str:
     """Return the page. Text of any kind and size is taken; a single text is cut after 2000 characters."""
     reasons = _reasons(report)
-    css = (TEMPLATES / "audit.css").read_text()
+    css = (TEMPLATES / "audit.css").read_text(encoding="utf-8")
     layers = _layers(report)
     unfold = len(report.hosts) <= _MOST_OPEN
     return _template().render(

@@ -16,7 +16,7 @@ from plimsoll import inventory, zipapp
 from plimsoll.box.model import LAYERS
 from plimsoll.fleet import gather
 from plimsoll.fleet.table import printable
-from plimsoll.fleet.targets import connecting
+from plimsoll.fleet.targets import connecting, resolve_one
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,9 @@ _END = "plimsoll: reverted with"
 @connecting
 def command(name: str, *, layer: str | None, dry: bool, yes: bool, ssh: gather.Ssh) -> int:
     """Put everything on HOST back as it was before the first deploy."""
-    host = inventory.load(inventory.inventory_path()).host(name)
+    host = resolve_one(name, inventory.load(inventory.inventory_path()))
+    if host.name == gather.LOCAL:
+        raise click.UsageError(f"on this machine itself it is `sudo {zipapp.installed('revert')}`")
     arguments = ["--layer", layer] if layer else []
     code = _announce(host, ssh, [*arguments, "--dry"])
     if dry or code != 0:

@@ -7,6 +7,7 @@ its conditions do. Nothing holds over a field that is not known, but for `known:
 from __future__ import annotations
 
 import fnmatch
+import math
 import re
 import string
 from collections import Counter
@@ -33,6 +34,16 @@ PLATFORM_FIELDS = (
     "system_memory_pools", "architecture", "board_vendor", "board_name", "product_name", "bios_version", "bios_date",
     "os_id", "os_version", "dgx_release", "dgx_ota", "cma_total_kib", "cma_free_kib", "mem_total_kib", "regime",
 )  # fmt: skip
+TEXTS = frozenset(PLATFORM_FIELDS) - {
+    "nvidia_module", "open_module", "firmware_files", "system_memory_pools", "cma_total_kib", "cma_free_kib",
+    "mem_total_kib",
+}  # fmt: skip
+"""Fields of the platform that hold text: 580.95 without quotes is a number, and equals none of them."""
+FLAGS = frozenset({
+    "nvidia_module", "open_module", "running", "uses_gpu", "swap_forbidden", "skips_memory_check", "container_seen",
+    "limit_reported", "moving_denominator", "absolute", "dryrun", "enabled",
+})  # fmt: skip
+"""Fields that are true or false: `yes` is a text, and equals neither."""
 COMMON_FIELDS = ("subject", "file", "line")
 KNOWN_FIELDS: Mapping[str, tuple[str, ...]] = {
     PLATFORM: PLATFORM_FIELDS,
@@ -47,7 +58,7 @@ Scalar = str | int | float | bool
 Record = Mapping[str, Any]
 
 _ID = re.compile(r"[a-z0-9][a-z0-9.-]*")
-_COMPARISON = re.compile(r"\s*(>=|<=|==|!=|>|<)\s*(-?[0-9][0-9A-Za-z.+~-]*)\s*")
+_COMPARISON = re.compile(r"\s*(>=|<=|==|!=|>|<)\s*(-?[0-9][0-9A-Za-z.+~-]{0,98})\s*")
 _PIECE = re.compile(r"[0-9]+|[^0-9.+~-]+")
 
 
@@ -99,7 +110,7 @@ def _number_spec(spec: str) -> str:
 def _pattern(text: str) -> str:
     try:
         re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise wrong(f"is no regular expression: {error}") from None
     return text
 
@@ -137,7 +148,21 @@ class Condition(Model):
     def _shorthand(cls, data: object) -> object:
         if isinstance(data, list):
             return {"one_of": data}
+        if data is None:
+            return {}
         return {"equals": data} if isinstance(data, str | int | float) else data
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> Condition:
+        if not self.model_fields_set:
+            raise wrong("asks nothing: give a value, a list of them, or `known: true`")
+        return self
+
+    @property
+    def values(self) -> tuple[Scalar, ...]:
+        """The values that the field is compared with."""
+        given = () if self.equals is None else (self.equals,)
+        return (*given, *(self.one_of or ()), *(self.none_of or ()))
 
     @property
     def other_fields(self) -> list[str]:
@@ -196,7 +221,10 @@ def _equal(one: Any, other: Any) -> bool:  # noqa: ANN401  # as above
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    # not-a-number, which JSON in Python's dialect may hold, has no order
+    if isinstance(value, float):
+        return not math.isnan(value)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _number_fits(value: Any, spec: str) -> bool:  # noqa: ANN401  # as above
@@ -246,7 +274,7 @@ class Rule(Model):
     kind: Literal["false_protection", "known_bad"]
     looks_at: Annotated[Names, AfterValidator(_scalars)]
     when: Annotated[dict[str, Condition], BeforeValidator(as_mapping)]
-    applies: Annotated[tuple[Boot, ...], BeforeValidator(as_tuple)] = BOOTS
+    applies: Annotated[tuple[Boot, ...], BeforeValidator(as_tuple), AfterValidator(_scalars)] = BOOTS
     """Of the platform: the kernel that runs, the one that boots next, or both."""
     title: Text
     seen: Text
@@ -273,6 +301,15 @@ class Rule(Model):
             for path, field in named:
                 if field not in KNOWN_FIELDS[kind]:
                     yield path, f"{kind} has no field {field!r}; {nearest(field, KNOWN_FIELDS[kind])}"
+        yield from self._never_equal()
+
+    def _never_equal(self) -> Iterator[tuple[yaml_lines.Path, str]]:
+        """Yield the values that a field cannot have, because they are of another type than it is."""
+        for field, value in ((field, value) for field, asked in self.when.items() for value in asked.values):
+            if field in FLAGS and not isinstance(value, bool):
+                yield ("when", field), f"{field} is true or false, never {value!r}"
+            if field in TEXTS and not isinstance(value, str):
+                yield ("when", field), f"{field} is text, never {value!r}: put it in quotes"
 
     def _asked(self) -> list[tuple[yaml_lines.Path, str]]:
         fields = ((field, name) for field, asked in self.when.items() for name in (field, *asked.other_fields))
@@ -344,7 +381,7 @@ def load_file(path: Path, taken: Mapping[str, int] | None = None) -> list[Rule]:
     """Return the rules of one file. Raises InventoryError."""
     document = _parsed(path)
     try:
-        rules = _File.model_validate(document.value or {}).rules
+        rules = _File.model_validate({} if document.value is None else document.value).rules
     except ValidationError as error:
         found = [describe(each) for each in error.errors(include_url=False)]
         where, message = min(found, key=lambda each: document.line(each[0]))

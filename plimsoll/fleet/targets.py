@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from plimsoll.fleet.gather import DEFAULT_TIMEOUT_S, Ssh
+from plimsoll.fleet.gather import DEFAULT_TIMEOUT_S, LOCAL, Ssh
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,10 +27,25 @@ def resolve(names: Sequence[str], inventory: Inventory) -> list[Host]:
         raise click.UsageError(f"{inventory.path} has no hosts: name one, as you would for ssh")
     wanted = list(names) or list(inventory.hosts)
     single = [host for name in wanted for host in inventory.groups.get(name, (name,))]
-    for name in single:
-        if name.startswith("-") or not name.isprintable() or " " in name:
-            raise click.UsageError(f"{name!r} is no host name")
-    return [inventory.host(name) for name in dict.fromkeys(single)]
+    if not single:
+        raise click.UsageError(f"there is no host in {', '.join(wanted)}: add one in {inventory.path}")
+    found = {host.name: host for host in (_host(name, inventory) for name in single)}
+    return list(found.values())
+
+
+def resolve_one(name: str, inventory: Inventory) -> Host:
+    """Return the host of that name; raises click.UsageError for a group as well."""
+    if name in inventory.groups:
+        raise click.UsageError(f"{name!r} is a group: name one host")
+    return _host(name, inventory)
+
+
+def _host(name: str, inventory: Inventory) -> Host:
+    host = inventory.host(name)
+    if not host.name or host.name.startswith("-") or not host.name.isprintable() or " " in host.name:
+        raise click.UsageError(f"{name!r} is no host name")
+    # what the inventory has under this machine's own name says what is wanted of it, not how it is reached
+    return replace(host, name=LOCAL) if name == LOCAL else host
 
 
 def connecting(command: Callable[..., int]) -> Callable[..., int]:

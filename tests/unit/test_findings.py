@@ -86,6 +86,8 @@ def test_units_as_they_are_found_in_the_field(tmp_path: Path) -> None:
     write_tree(tmp_path, files | {"/etc/systemd/system/panel.service": TEMPLATE})
     found = findings(state_of(stock_host(tmp_path)), RULES)
     assert [(each.id, each.place) for each in found] == [
+        ("unit-container-limit", Place(f"{user}/llm.service", 6)),
+        ("unit-container-limit-above-memory", Place(f"{user}/llm.service", 6)),
         ("unit-limit-on-docker-client", Place(f"{user}/llm.service", 3)),
         ("user-unit-score-negative", Place(f"{user}/sysmon.service", 5)),
         ("unit-restart-at-once", Place(f"{user}/llm.service", 4)),
@@ -115,6 +117,16 @@ def test_earlyoom_of_the_field(tmp_path: Path, arguments: str, expected: list[st
     swap = {"/proc/meminfo": host.text("/proc/meminfo") + "SwapTotal: 16777212 kB\nSwapFree: 14983000 kB\n"}
     write_tree(tmp_path, swap)
     assert ids(state_of(host)) == expected
+
+
+def test_pressure_limit_counts_while_systemd_oomd_runs(tmp_path: Path) -> None:
+    """A slice in which systemd-oomd would kill is found with its line, and only if somebody acts on it."""
+    path = "/etc/systemd/system/user.slice.d/oomd.conf"
+    host = stock_host(tmp_path, **{path: "[Slice]\nManagedOOMMemoryPressure=kill\n"})
+    assert ids(state_of(host)) == []
+    write_tree(tmp_path, process_files(5, "systemd-oomd"))
+    found = {each.id: each.place for each in findings(state_of(host), RULES)}
+    assert found == {"systemd-oomd": None, "oomd-pressure-kill": Place(path, 2)}
 
 
 # --- the platform -----------------------------------------------------------------------------------

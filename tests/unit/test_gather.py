@@ -1,12 +1,18 @@
 """Many hosts at once: what each answers is bounded, told apart from noise, and holds nobody else."""
 
+import json
 import os
+import shlex
+import signal
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+from plimsoll import zipapp
 from plimsoll.box.model import STATE_SCHEMA
+from plimsoll.controls import plan
 from plimsoll.fleet import gather
 from plimsoll.fleet.gather import Ssh
 from plimsoll.inventory import Host
@@ -21,6 +27,7 @@ silent) echo $$ >"${0%/*}/pid"; exec sleep 600 ;;
 refused) echo 'ssh: connect to host refused port 22: Connection refused' >&2; exit 255 ;;
 noisy) head -c 300000 /dev/urandom; exit 0 ;;
 endless) exec cat /dev/zero ;;
+nologin) echo 'This account is currently not available.'; exit 1 ;;
 deaf) exec 0<&-; echo nothing; exit 1 ;;
 empty) exit 0 ;;
 polite) echo 'Welcome to polite'; printf '\\033[31mred\\033[0m\\n'; sh -c "$*"; code=$?; echo goodbye; exit $code ;;
@@ -66,7 +73,8 @@ def test_what_the_background_keeps_open_is_not_waited_for() -> None:
         ("refused", "Connection refused"),
         ("noisy", "something else than a state"),
         ("endless", "more than 8 MiB"),
-        ("deaf", "exit code 1"),
+        ("deaf", "exit code 1: nothing"),
+        ("nologin", "exit code 1: This account is currently not available."),
         ("empty", "something else than a state"),
         ("silent", "no answer within 2 s"),
     ],
@@ -131,3 +139,24 @@ def test_what_is_no_state_is_not_used(answer: bytes, problem: str) -> None:
     state, why = gather.parse(answer, "M")
     assert state is None
     assert problem in why
+
+
+def test_what_failed_first_is_the_reason() -> None:
+    """Where root took the program and failed, the second attempt finds none and is silent: the first has said why."""
+    done = _read_there("{}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+
+
+def test_a_host_does_not_go_on_reading_for_nobody(tmp_path: Path) -> None:
+    """The process on the host ends by itself when its time is over, even if nobody is there to end it."""
+    (tmp_path / "systemctl").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "systemctl").chmod(0o755)
+    question = {"request": plan.request(Policy()).to_json(), "mark": "M", "limit_s": 1}
+    done = _read_there(f"{zipapp.reader()}\n{json.dumps(question)}\n")
+    assert (done.returncode, done.stdout) == (-signal.SIGALRM, "")
+
+
+def _read_there(given: str) -> subprocess.CompletedProcess[str]:
+    """Run what a host runs, with this on its standard input."""
+    command = shlex.split(zipapp.read_from_memory())
+    return subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=False)

@@ -27,6 +27,9 @@ def _judge(found: dict[str, Any], waiver: Waiver | None = None) -> Judgement:
 MINE = file(OURS, "kernel.panic = 20")
 LATER = file("/etc/sysctl.d/zzz-admin.conf", "# mine\nkernel.panic = 5")
 SAME = file("/etc/sysctl.d/zzz-admin.conf", "kernel.panic = 0x14")
+TAKEN_BACK = file("/etc/sysctl.d/zzz-admin.conf", "-kernel.panic")
+EMPTY = file("/etc/sysctl.d/zzz-admin.conf", "kernel.panic =  ")
+UNSEEN = file("/etc/sysctl.d/zzz-admin.conf", "kernel.panic =\u00a020")
 REFUSED = file("/etc/sysctl.d/zzz-admin.conf", "kernel.panic = 20s")
 
 
@@ -38,6 +41,9 @@ REFUSED = file("/etc/sysctl.d/zzz-admin.conf", "kernel.panic = 20s")
         (_state("20", MINE, LATER), Verdict.SHADOWED, "/etc/sysctl.d/zzz-admin.conf:2 sets 5 and wins over"),
         (_state("5", MINE, LATER), Verdict.SHADOWED, "/etc/sysctl.d/zzz-admin.conf:2"),
         (_state("20", MINE, REFUSED), Verdict.SHADOWED, "sets 20s"),
+        (_state("20", MINE, TAKEN_BACK), Verdict.SHADOWED, "/etc/sysctl.d/zzz-admin.conf:1 takes it back and wins"),
+        (_state("20", MINE, EMPTY), Verdict.SHADOWED, "/etc/sysctl.d/zzz-admin.conf:1 sets nothing and wins"),
+        (_state("20", MINE, UNSEEN), Verdict.SHADOWED, r"sets '\xa020' and wins"),
         (_state("5", MINE), Verdict.DRIFTED, "the running system has 5"),
         (_state("20"), Verdict.UNPERSISTED, "after a reboot it would be nothing set"),
         (_state("20", LATER, present=False), Verdict.UNPERSISTED, "it would be 5 (/etc/sysctl.d/zzz-admin.conf:2)"),

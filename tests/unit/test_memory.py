@@ -58,6 +58,15 @@ def test_available(changes: dict[str, int | None], expected: int | None) -> None
     assert memory.available_kib(_info(**changes)) == expected
 
 
+def test_cma_where_no_driver_pins(tmp_path: Path) -> None:
+    """On a host without the driver CMA is a normal part of what programs can get."""
+    text = "MemTotal: 3882992 kB\nMemAvailable: 3560556 kB\nKReclaimable: 90000 kB\nSReclaimable: 90000 kB\n"
+    write_tree(tmp_path, {"/proc/meminfo": f"{text}CmaTotal: 524288 kB\nCmaFree: 505064 kB\n"})
+    host = FakeHost(root=str(tmp_path))
+    found = [memory.read(host, {**NO_DRIVER, "version": version})["available_kib"] for version in (None, "580.95.05")]
+    assert found == [3560556, 3560556 - 505064]
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

@@ -16,6 +16,7 @@ from tests.unit.builders import FakeHost, stock_host, write_tree
         ('A="x y"\nB=z\n', {"A": "x y", "B": "z"}),
         ('V="1"\nD="d1"\n\nV="2"\nD="mer. 16 sept."\n', {"V": "2", "D": "mer. 16 sept."}),
         ("# A=1\n; B=2\nC\nD=two words\r\n", {"; B": "2", "D": "two words"}),
+        ("\ufeffA = 'x'\nexport B=\"l'an\u202f1\"\r\n", {"A": "x", "B": "l'an\u202f1"}),
         ("A='never closed\n", {"A": "'never closed"}),
         ("", {}),
     ],

@@ -2,92 +2,37 @@
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.box import containers, observing, protections, units
+from plimsoll.box import containers, observing, protections
 from plimsoll.box.host import Host
 from plimsoll.box.observing import Observed
-from tests.unit.builders import NEEDS_ROOT, FakeHost, process_files, write_tree
-
-ID = "a1" * 32
-GIB = 1 << 30
-MEMORY: dict[str, Any] = {
-    "meminfo": {
-        "MemTotal": 127_533_056,
-        "MemAvailable": 10_000_000,
-        "AnonPages": 2_000_000,
-        "SwapTotal": 16_777_212,
-        "SwapFree": 16_777_212,
-    },
-    "regime": "A",
-}
-SECRETS = ("hf_secret", "sk-secret", "--api-key")
-
-
-def container_files(hostconfig: object, config: object, root: str = containers.DATA_ROOT) -> dict[str, str]:
-    """Return the two files that docker keeps of a container."""
-    directory = f"{root}/containers/{ID}"
-    return {f"{directory}/hostconfig.json": json.dumps(hostconfig), f"{directory}/config.v2.json": json.dumps(config)}
-
-
-HOSTCONFIG = {
-    "Memory": 64 * GIB,
-    "MemorySwap": 64 * GIB,
-    "OomScoreAdj": -500,
-    "IpcMode": "host",
-    "ShmSize": 64 * GIB,
-    "RestartPolicy": {"Name": "unless-stopped", "MaximumRetryCount": 0},
-    "DeviceRequests": [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}],
-}
-CONFIG = {
-    "Name": "/vllm-head",
-    "State": {"Running": True},
-    "Config": {
-        "Image": "vllm/vllm-openai:latest",
-        "Cmd": ["--model", "x", "--api-key", "sk-secret"],
-        "Env": ["HF_TOKEN=hf_secret", "VLLM_SKIP_INIT_MEMORY_CHECK=1"],
-        "Labels": {"com.docker.compose.project.config_files": "/srv/vllm/compose.yml"},
-    },
-}
-
-
-def read(root: Path, files: Mapping[str, str], **given: Any) -> dict[str, Any]:  # noqa: ANN401  # what `read` takes
-    """Return what is observed on a host with `files`, and that no process was started for it."""
-    write_tree(root, dict(files))
-    host = FakeHost(root=str(root))
-    arguments: dict[str, Any] = {"memory": MEMORY, "driver": "580.95.05", "packages": {"earlyoom": "1.7-1"}} | given
-    found = protections.read(host, units.processes(host), **arguments)
-    assert host.calls == []
-    json.dumps(found)
-    return found
-
-
-def only(found: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return the one observation of a kind, which has all the fields of its kind and no other."""
-    (one,) = [each for each in found["observations"] if each["kind"] == kind]
-    assert set(one) == {"kind", "subject", "file", "line", *protections.FIELDS[kind]}
-    return dict(one)
-
-
-def process(pid: int, comm: str, argv: list[str], **given: Any) -> dict[str, str]:  # noqa: ANN401  # of process_files
-    """Return the files of a process with these arguments."""
-    environment = given.pop("environ", None)
-    files = process_files(pid, comm, **given) | {f"/proc/{pid}/cmdline": "\0".join(argv) + "\0"}
-    return files if environment is None else files | {f"/proc/{pid}/environ": environment}
-
+from tests.unit.builders import NEEDS_ROOT, FakeHost, write_tree
+from tests.unit.protection_builders import (
+    CONFIG,
+    GIB,
+    HOSTCONFIG,
+    ID,
+    MEMORY,
+    SECRETS,
+    container_files,
+    only,
+    process,
+    read,
+    settings,
+)
 
 # --- containers -------------------------------------------------------------------------------------
 
 
 def test_container(tmp_path: Path) -> None:
     """What bears on memory is taken from a container's files; its arguments and other variables stay there."""
-    live = {f"/sys/fs/cgroup/system.slice/docker-{ID}.scope/memory.swap.max": "max\n"}
+    scope = f"/system.slice/docker-{ID}.scope"
+    live = {f"/sys/fs/cgroup{scope}/memory.swap.max": "max\n"} | process(9, "sleep", ["sleep"], cgroup=f"{scope}/x")
     found = read(tmp_path, container_files(HOSTCONFIG, CONFIG) | live)
     seen = only(found, "container")
     assert seen["file"] == f"/var/lib/docker/containers/{ID}/hostconfig.json"
@@ -125,12 +70,44 @@ def test_container_with_gpu(tmp_path: Path, hostconfig: object, expected: bool) 
     assert only(found, "container")["uses_gpu"] is expected
 
 
+@pytest.mark.parametrize(
+    "cgroup",
+    [
+        f"/user.slice/user-1001.slice/user@1001.service/app.slice/docker-{ID}.scope",
+        f"/a.slice/a-b.slice/docker-{ID}.scope",
+        f"/docker/{ID}",
+    ],
+)
+def test_where_a_daemon_puts_its_containers(tmp_path: Path, cgroup: str) -> None:
+    """The live limit is read wherever the container runs: rootless, in a slice of its own, without systemd's driver."""
+    live = {f"/sys/fs/cgroup{cgroup}/memory.swap.max": "0\n"} | process(9, "sleep", ["sleep"], cgroup=cgroup)
+    assert only(read(tmp_path, container_files(HOSTCONFIG, CONFIG) | live), "container")["swap_max_live"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"Image": "x", "Entrypoint": ["bash", "-c", "cd /x && vllm serve m"]}, "vllm"),
+        ({"Image": "x", "Cmd": ["python3", "-m", "sglang.launch_server"]}, "sglang"),
+        ({"Image": "lmsysorg/sglang:latest", "Cmd": ["bash"]}, "sglang"),
+        ({"Image": "prom/vllm-exporter", "Cmd": ["--target", "http://vllm:8000"]}, None),
+        ({"Image": "nginx", "Cmd": ["nginx", "-c", "/etc/ollama.conf"]}, None),
+        ({"Image": ["x"], "Cmd": [None, {}]}, None),
+    ],
+)
+def test_engine_of_a_container(tmp_path: Path, config: object, expected: str | None) -> None:
+    """Its command tells, else its image; what only speaks of an engine does not."""
+    found = read(tmp_path, container_files({}, {"Name": "/x", "Config": config}))
+    assert only(found, "container")["engine"] == expected
+
+
 def test_containers_of_other_daemons(tmp_path: Path) -> None:
     """The daemon may keep its data elsewhere, and a user may have a daemon of his own."""
     rootless = "/home/alice/.local/share/docker"
     files = container_files({}, {"Name": "/own"}, rootless) | container_files({}, {"Name": "/moved"}, "/srv/docker")
+    files |= container_files({}, {"Name": "/snap"}, containers.SNAP_ROOT)
     found = read(tmp_path, files | {"/etc/docker/daemon.json": '{"data-root": "/srv/docker/"}'})
-    assert sorted(each["subject"] for each in found["observations"]) == ["moved", "own"]
+    assert sorted(each["subject"] for each in found["observations"]) == ["moved", "own", "snap"]
 
 
 BROKEN = {
@@ -187,7 +164,7 @@ def test_without_root_it_says_what_it_could_not_see(tmp_path: Path) -> None:
     found = Observed()
     os.seteuid(65534)
     try:
-        containers.read(Host(root=str(tmp_path)), (), None, found)
+        containers.read(Host(root=str(tmp_path)), (), (), None, found)
     finally:
         os.seteuid(0)
     assert found.observations == []
@@ -222,6 +199,10 @@ def test_bounds(tmp_path: Path) -> None:
         (["docker", "run", "-m64g", "x"], 64 * GIB),
         (["docker", "run", "-e", "A=-m 9g", "--name", "run", "--memory", "512MiB", "x"], 512 << 20),
         (["docker", "container", "run", "--memory", "1073741824", "x"], GIB),
+        (["docker", "run", "-itm64g", "x"], 64 * GIB),
+        (["docker", "run", "-dp", "8000:8000", "-m", "64g", "x"], 64 * GIB),
+        (["podman", "run", "--rmi", "--no-hosts", "-m", "64g", "x"], 64 * GIB),
+        (["docker", "exec", "-m", "64g", "x"], None),
         (["docker", "run", "python", "-m", "vllm"], None),
         (["docker", "run", "--memory"], None),
         (["docker", "run", "--memory", "lots", "x"], None),
@@ -241,6 +222,9 @@ def test_docker_run_options(words: list[str], expected: int | None) -> None:
         ["/usr/bin/env", "-i", "HOME=/x", "/usr/bin/docker", "run", "x"],
         ["/bin/bash", "-lc", "cd /srv && exec docker compose up"],
         ["docker-compose", "up"],
+        ["podman-compose", "up"],
+        ["sudo", "-u", "llm", "docker", "exec", "-i", "x", "vllm"],
+        ["-/usr/bin/bash", "-c", "docker compose pull; docker compose up"],
         ["podman", "--log-level", "info", "run", "x"],
     ],
 )
@@ -249,7 +233,10 @@ def test_docker_behind_something(words: list[str]) -> None:
     assert containers.client_arguments(words)
 
 
-@pytest.mark.parametrize("words", [["systemctl", "restart", "docker"], ["dockerd"], ["docker", "ps"], ["docker"], []])
+@pytest.mark.parametrize(
+    "words",
+    [["systemctl", "restart", "docker"], ["backup", "docker", "start"], ["dockerd"], ["docker", "ps"], ["docker"], []],
+)
 def test_other_command_lines(words: list[str]) -> None:
     """Whatever starts no container is left alone."""
     assert containers.client_arguments(words) is None
@@ -264,94 +251,6 @@ def test_docker_client(tmp_path: Path) -> None:
     assert (seen["memory_bytes"], seen["client_limit_bytes"], seen["oom_score_adj"]) == (64 * GIB, 256 << 20, -5)
     assert (seen["unit"], seen["container_seen"], seen["uses_gpu"]) == ("llm.service", False, True)
     assert not [secret for secret in SECRETS if secret in json.dumps(found)]
-
-
-# --- units ------------------------------------------------------------------------------------------
-
-SYSTEM = "/etc/systemd/system"
-USER = "/home/alice/.config/systemd/user"
-
-
-def service(*lines: str) -> str:
-    """Return the text of a service; its first line is the file's second."""
-    return "\n".join(["[Service]", *lines, ""])
-
-
-def settings(found: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
-    """Return the settings of units that were observed, with their places."""
-    seen = [each for each in found["observations"] if each["kind"] == "unit_setting"]
-    return {each["setting"]: (each["file"], each["line"]) for each in seen}
-
-
-def test_unit_of_an_engine(tmp_path: Path) -> None:
-    """Each setting is named with the file and line that decides it; a drop-in beats the unit's own file."""
-    unit = service("ExecStart=/opt/venv/bin/vllm serve x", "MemoryMax=100G", "OOMScoreAdjust=-900")
-    variables = "Environment=A=hf_secret VLLM_SKIP_INIT_MEMORY_CHECK=1"
-    drop_in = service("MemoryMax=80G", "Restart=always", "RestartSec=5", variables)
-    files = {f"{SYSTEM}/vllm.service": unit, f"{SYSTEM}/vllm.service.d/x.conf": drop_in}
-    found = read(tmp_path, files)
-    assert settings(found) == {
-        "MemoryMax": (f"{SYSTEM}/vllm.service.d/x.conf", 2),
-        "Restart": (f"{SYSTEM}/vllm.service.d/x.conf", 3),
-        "VLLM_SKIP_INIT_MEMORY_CHECK": (f"{SYSTEM}/vllm.service.d/x.conf", 5),
-        "OOMScoreAdjust": (f"{SYSTEM}/vllm.service", 4),
-    }
-    numbers = {each["setting"]: (each["number"], each["restart_s"]) for each in found["observations"]}
-    assert numbers["MemoryMax"] == (80 * GIB, None)
-    assert numbers["Restart"] == (None, 5.0)
-    assert numbers["OOMScoreAdjust"] == (-900, None)
-    assert all(each["engine"] == "vllm" and each["scope"] == "system" for each in found["observations"])
-    assert "hf_secret" not in json.dumps(found)
-
-
-def test_unit_around_docker(tmp_path: Path) -> None:
-    """A unit that runs a docker client is told from one that runs the engine itself."""
-    command = "ExecStart=/usr/bin/env -i /usr/bin/docker run --rm \\\n  --gpus all --memory 128g x"
-    unit = service("MemoryMax=256M", "Restart=always", command)
-    found = read(tmp_path, {f"{USER}/llm.service": unit})
-    assert set(settings(found)) == {"MemoryMax", "Restart"}
-    assert {(each["runs"], each["scope"], each["uses_gpu"]) for each in found["observations"]} == {
-        ("docker", "user", True)
-    }
-
-
-def test_settings_that_are_reset_or_belong_to_others(tmp_path: Path) -> None:
-    """`infinity` is no limit, an empty list forgets what was before, and other services are nobody's business here."""
-    skipped = ("Environment=VLLM_SKIP_INIT_MEMORY_CHECK=1", "Environment=")
-    limits = ("MemoryMax=9G", "MemoryMax=infinity")
-    engine = service("ExecStart=/usr/bin/llama-server", *limits, *skipped, "Restart=no")
-    other = "[Service]\nExecStart=/usr/bin/x\nMemoryMax=1G\nRestart=always\nOOMScoreAdjust=-900\n"
-    assert read(tmp_path, {f"{SYSTEM}/a.service": engine, f"{SYSTEM}/b.service": other})["observations"] == []
-
-
-def test_variable_from_an_environment_file(tmp_path: Path) -> None:
-    """Of a file of variables, which holds secrets, only the one name is told, with its line."""
-    files = {
-        f"{SYSTEM}/v.service": service(
-            "ExecStart=/x/vllm serve", "EnvironmentFile=-/etc/vllm.env", "EnvironmentFile=/no"
-        ),
-        "/etc/vllm.env": "HF_TOKEN=hf_secret\nVLLM_SKIP_INIT_MEMORY_CHECK=1\n",
-    }
-    found = read(tmp_path, files)
-    assert settings(found) == {"VLLM_SKIP_INIT_MEMORY_CHECK": ("/etc/vllm.env", 2)}
-    assert "hf_secret" not in json.dumps(found)
-
-
-def test_negative_score_in_a_users_unit(tmp_path: Path) -> None:
-    """It is observed whatever the unit runs, in homes and in /etc."""
-    text = "[Service]\nExecStart=%h/bin/sysmon.sh\nOOMScoreAdjust=-900\n"
-    users = "root:x:0:0::/root:/bin/sh\nbob:x:1001:1001::/srv/bob:/bin/sh\ndaemon:x:1:1::/usr/sbin:/x\n"
-    places = ("/srv/bob/.config/systemd/user", USER, "/etc/systemd/user", "/root/.config/systemd/user")
-    found = read(tmp_path, {"/etc/passwd": users, **{f"{place}/sysmon.service": text for place in places}})
-    assert {each["file"] for each in found["observations"]} == {f"{place}/sysmon.service" for place in places}
-    assert {each["line"] for each in found["observations"]} == {3}
-
-
-def test_home_on_a_network_file_system(tmp_path: Path) -> None:
-    """Nothing waits for a file server that may not answer."""
-    files = {f"{USER}/x.service": "[Service]\nOOMScoreAdjust=-1\n", "/proc/mounts": "nas:/h /home nfs4 rw 0 0\n"}
-    found = read(tmp_path, files)
-    assert found == {"observations": [], "not_seen": ["/home/alice: is on nfs4, whose server may not answer"]}
 
 
 # --- engines and killers ----------------------------------------------------------------------------
@@ -435,11 +334,18 @@ def test_killers(tmp_path: Path) -> None:
         **process(3, "systemd-oomd", ["/usr/lib/systemd/systemd-oomd"], cgroup="/system.slice/systemd-oomd.service"),
         **process(4, "python3", ["python3", "/usr/bin/nohang", "--monitor"]),
         **process(5, "bash", ["bash", "-c", "nohang"]),
+        **process(6, "memguard.sh", ["/bin/bash", "/opt/memguard.sh", "--line", "3"]),
+        **process(7, "python3", ["/usr/bin/python3", "-u", "/opt/memwatch.py"]),
+        **process(8, "llm-guard-proxy", ["/opt/llm-guard-proxy"], cgroup="/user.slice/guard.service"),
+        **process(9, "tail", ["tail", "memwatch.log"]),
     }
     found = read(tmp_path, files)["observations"]
     assert [(each["name"], each["unit"]) for each in found] == [
         ("systemd-oomd", "systemd-oomd.service"),
         ("nohang", ""),
+        ("memguard", ""),
+        ("memwatch", ""),
+        ("llm-guard-proxy", "guard.service"),
     ]
 
 
@@ -448,6 +354,7 @@ def test_killers(tmp_path: Path) -> None:
     [
         ("A=hf_secret\0", (0.95, True, 121_156_403)),
         ("RAY_memory_usage_threshold=0.99\0RAY_memory_monitor_refresh_ms=0\0", (0.99, False, 126_257_725)),
+        ("RAY_memory_usage_threshold=.5\0", (0.5, True, 63_766_528)),
         ("RAY_memory_usage_threshold=x\0", (None, True, None)),
     ],
 )
@@ -457,6 +364,16 @@ def test_ray(tmp_path: Path, environ: str, expected: tuple[object, ...]) -> None
     seen = only(found, "ray")
     assert (seen["threshold"], seen["enabled"], seen["fires_at_kib"]) == expected
     assert "hf_secret" not in json.dumps(found)
+
+
+def test_ray_in_a_container(tmp_path: Path) -> None:
+    """A limit of its container is the whole of which Ray takes its share; one above MemTotal is none."""
+    group = "/system.slice/docker-x.scope"
+    limit = {f"/sys/fs/cgroup{group}/memory.max": f"{100 * GIB}\n"}
+    found = read(tmp_path, process(6, "raylet", ["raylet"], environ="", cgroup=group) | limit)
+    assert only(found, "ray")["fires_at_kib"] == 95 << 20
+    write_tree(tmp_path, {f"/sys/fs/cgroup{group}/memory.max": f"{200 * GIB}\n"})
+    assert only(read(tmp_path, {}), "ray")["fires_at_kib"] == 121_156_403
 
 
 def test_stock_machine_has_nothing_to_show(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Numbers, sizes and spans as systemd 252 and Linux read them (each row of the tables was seen there)."""
 
 import string
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -133,3 +134,10 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def test_whole_mebibytes(size_mib: int) -> None:
     """A size written in mebibytes is that many bytes."""
     assert parse_bytes(f"{size_mib}M") == size_mib << 20
+
+
+@pytest.mark.parametrize("read", [parse_number, parse_bytes, parse_span_us])
+def test_a_number_that_nobody_can_hold(read: Callable[[str], int | None]) -> None:
+    """A number of thousands of digits is none, as it is for systemd, and no error."""
+    assert read("9" * 5000) is None
+    assert read("1" * 101 + "K") is None

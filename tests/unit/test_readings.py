@@ -331,3 +331,29 @@ def test_module_option() -> None:
     assert (booted.live, booted.persisted, booted.decided_by) == ("1", "1", Place("/proc/cmdline", 1))
     assert reading(OPTION, _module("", None)).unsupported
     assert reading(OPTION, _module("", 0, loaded=False)).unsupported
+
+
+@pytest.mark.parametrize(
+    "control",
+    [
+        SESSIONS,
+        SYNC,
+        _manager_property("user", "Manager", "DefaultOOMScoreAdjust", "0"),
+        unit_property("ssh.service", "OOMScoreAdjust", "-1000"),
+        unit_property("user@.service", "OOMScoreAdjust", "0"),
+    ],
+)
+def test_hidden_processes_are_unknown(control: Wanted) -> None:
+    """Where /proc hides other people's processes, what depends on them is not known: not ok, and not missing either."""
+    hidden = {"driver": {"system_memory_pools": None}, "cmdline": "", "pid1": None}
+    found = state(units={control.target: unit(), "systemd-journald.service": unit()}, platform=hidden)
+    assert "hidepid" in reading(control, found).unknown
+
+
+def test_a_cgroup_needs_no_process() -> None:
+    """What the cgroup has in force is known without seeing a process."""
+    hidden = {"driver": {"system_memory_pools": None}, "cmdline": "", "pid1": None}
+    control = unit_property("ssh.service", "MemoryMin", "64M")
+    chain = [{"path": "/sys/fs/cgroup/x", "memory.min": "67108864"}]
+    read = reading(control, state(units={"ssh.service": unit(cgroup=chain)}, platform=hidden))
+    assert (read.unknown, read.live) == ("", "67108864")

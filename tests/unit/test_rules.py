@@ -30,12 +30,28 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"swap_max_live": "0"},
     ),
     "container-restart-policy": ({**CONTAINER, "restart": "unless-stopped"}, {"restart": "no"}),
+    "container-restart-on-failure": ({**CONTAINER, "restart": "on-failure", "restart_max": 0}, {"restart_max": 3}),
     "container-oom-score-negative": ({**CONTAINER, "oom_score_adj": -500}, {"oom_score_adj": 500}),
     "container-ipc-leftovers": ({**CONTAINER, "ipc": "host", "restart": "always"}, {"ipc": "private"}),
     "client-memory-limit": ({**CLIENT, "memory_bytes": 64 * GIB}, {"container_seen": True}),
     "unit-limit-on-docker-client": (
         {**SETTING, "setting": "MemoryMax", "value": "256M", "runs": "docker", "engine": "container"},
         {"runs": "other"},
+    ),
+    "unit-container-limit": (
+        {
+            **SETTING,
+            "setting": "--memory",
+            "value": "64g",
+            "number": 64 * GIB,
+            "uses_gpu": True,
+            "mem_total_bytes": GIB,
+        },
+        {"uses_gpu": None},
+    ),
+    "unit-container-limit-above-memory": (
+        {**SETTING, "setting": "--memory", "value": "128g", "number": 128 * GIB, "mem_total_bytes": 121 * GIB},
+        {"number": 100 * GIB},
     ),
     "unit-limit-on-engine": ({**SETTING, "setting": "MemoryHigh", "value": "9G"}, {"setting": "Restart"}),
     "engine-cgroup-limit": ({**ENGINE, "memory_max_bytes": GIB, "limited_by": "/x"}, {"memory_max_bytes": None}),
@@ -64,7 +80,12 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "earlyoom-dry-run": ({**EARLYOOM, "dryrun": True}, {"dryrun": False}),
     "systemd-oomd": ({"kind": "killer", "name": "systemd-oomd"}, {"name": "nohang"}),
+    "oomd-pressure-kill": (
+        {"kind": "oomd_kill", "unit": "user.slice", "value": "kill", "limit": "80%", "oomd_running": True},
+        {"oomd_running": False},
+    ),
     "other-killer": ({"kind": "killer", "name": "bustd"}, {"name": "systemd-oomd"}),
+    "other-guard": ({"kind": "killer", "name": "memwatch"}, {"name": "bustd"}),
     "ray-memory-monitor": ({"kind": "ray", "enabled": True, "threshold": 0.95}, {"enabled": False}),
     "kernel-7.0.0-1019-nvidia": ({**HERE, "kernel": "7.0.0-1019-nvidia"}, {"kernel": "7.0.0-1020-nvidia"}),
     "kernel-7.0.0-31-generic": ({**HERE, "kernel": "7.0.0-31-generic"}, {"architecture": "x86_64"}),
@@ -116,6 +137,23 @@ def test_shipped_rule_is_whole(rule: Rule) -> None:
     assert not [text for text in (*texts, rule.seen) if "\n" in text or text.strip() != text]
     assert "2026-01-01" <= rule.dated <= "2026-11-30"
     assert (rule.kind == "known_bad") is (rule.looks_at == (PLATFORM,))
+
+
+@pytest.mark.parametrize(
+    ("cmdline", "expected"),
+    [
+        ("kho=on", True),
+        ("quiet kho=1 crashkernel=512M", True),
+        ("quiet kho=y", True),
+        ("kho=off kho=ON", True),
+        ("kho=on kho=off", False),
+        ("kho=0", False),
+        ("kho_scratch=on xkho=on", False),
+    ],
+)
+def test_spellings_of_a_switch(cmdline: str, expected: bool) -> None:
+    """The kernel takes `1` and `y` for `on` as well, and of two the last."""
+    assert RULES["handover-switched-on"].holds(record({**HERE, "cmdline": cmdline})) is expected
 
 
 # --- conditions -------------------------------------------------------------------------------------

@@ -1,12 +1,14 @@
 """The whole state of a machine that is a directory."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from plimsoll.box import state
+from plimsoll.box.host import Host
 from plimsoll.box.model import Request
 from tests.unit.builders import FakeHost, stock_host, write_tree
 
@@ -175,3 +177,18 @@ def test_files_with_a_dot_are_not_read(tmp_path: Path) -> None:
     host = FakeHost(root=str(tmp_path))
     assert state.sysctl_files(host)["sysctl_d"] == []
     assert state.manager_files(host, "system")["drop_ins"] == []
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    """A FIFO or a device where a file belongs is an error in its place: nothing is opened, nobody waited for."""
+    write_tree(tmp_path, {"/etc/sysctl.d/a.conf": "x=1"})
+    os.mkfifo(tmp_path / "etc/sysctl.d/b.conf")
+    (tmp_path / "etc/sysctl.d/c.conf").symlink_to("/dev/zero")
+    (tmp_path / "etc/sysctl.d/d.conf").symlink_to("d.conf")
+    files = state.sysctl_files(Host(str(tmp_path)))["sysctl_d"]
+    assert [file.get("error") for file in files] == [
+        None,
+        "is not a regular file",
+        "is not a regular file",
+        "Too many levels of symbolic links",
+    ]
