@@ -278,7 +278,8 @@ def _config_file(control: Wanted, state: State) -> Reading:
     if "link" in file:
         return Reading(drift=f"{control.file} is a link to {file['link']}", decided_by=place)
     live = f"{file['sha256']} {file['mode']}"
-    what = "its content was changed" if file["sha256"] != control.value.split()[0] else f"its mode is {file['mode']}"
+    other = "its content is not what is wanted: changed, or of another version"
+    what = other if file["sha256"] != control.value.split()[0] else f"its mode is {file['mode']}"
     owned = (file["uid"], file["gid"]) == (0, 0)
     drift = f"{control.file}: {what if live != control.value else 'its owner is not root'}"
     right = live == control.value and owned

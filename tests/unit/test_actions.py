@@ -253,3 +253,11 @@ def test_their_configuration_stays(tmp_path: Path, old: str, verb: str) -> None:
     host = FakeHost(root=str(tmp_path))
     assert actions.remove_package(host, "earlyoom", old) == "removed the package earlyoom"
     assert host.calls[-1][-3:] == ("-y", verb, "earlyoom")
+
+
+def test_the_watchdog_gets_its_configured_time_back(tmp_path: Path) -> None:
+    """What somebody told the running manager is taken back with the value that stands for none."""
+    host = FakeHost(root=str(tmp_path))
+    actions.ACTIONS["watchdog"].perform(host)
+    assert host.calls[-1][:2] == ("busctl", "set-property")
+    assert host.calls[-1][-3:] == ("RuntimeWatchdogUSec", "t", "18446744073709551615")

@@ -270,7 +270,7 @@ def test_package() -> None:
     ("changes", "words"),
     [
         ({}, ""),
-        ({"sha256": "1" * 64}, "its content was changed"),
+        ({"sha256": "1" * 64}, "its content is not what is wanted"),
         ({"mode": "0666"}, "its mode is 0666"),
         ({"uid": 1000}, "its owner is not root"),
     ],

@@ -24,8 +24,11 @@ records = open({ACCOUNTS!r}, "rb").read()
 print(*(records[i + 48 : i + 64].rstrip(b"\\0").decode() for i in range(0, len(records), 64)), sep="\\n")
 """
 """Prints the command of each record: 64 bytes, the name in the last 16 (struct acct_v3)."""
-LOGIN = {"sshd", "sshd-session", "sshd-auth", "bash", "sh", "env", "sudo", "unix_chkpwd"}
-"""What any command over SSH starts, sudo included."""
+LOGIN = {
+    "sshd", "sshd-session", "sshd-auth", "bash", "sh", "env", "sudo", "unix_chkpwd", "(sd-close)",
+    "run-parts", "10-uname", "uname",
+}  # fmt: skip
+"""What any command over SSH starts: the login, its greeting, and sudo."""
 NEEDED = {"python3", "systemctl"}
 WRITTEN = "find / -xdev -newer /run/plimsoll-stamp -type f ! -path '/var/log/*' ! -path '/proc/*' ! -path '/run/*'"
 LOGIN_WRITES = ("/var/lib/systemd/", "/var/lib/sudo/", "/var/lib/lastlog/", "/var/lib/wtmpdb/", "/var/lib/pam/")
