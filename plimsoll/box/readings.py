@@ -95,11 +95,18 @@ def _unit_property(control: Wanted, state: State) -> Reading:
         return _cgroup_value(control, unit, kept, state)
     if control.target == "user@.service":
         return _user_manager_score(state, kept)
-    process = unit["process"]
+    return _process_score(control, unit["process"], kept, state)
+
+
+def _process_score(
+    control: Wanted, process: Mapping[str, Any] | None, kept: Mapping[str, Any], state: State
+) -> Reading:
     if process is None:
         return Reading(pending=f"{control.target} is not running", **kept)
-    waiting = f"{control.target} was started before it was set: restart it"
-    return Reading(live=str(process["oom_score_adj"]), pending=waiting, **kept)
+    live = str(process["oom_score_adj"])
+    if not scores.is_older_than(process, control.file, state):
+        return Reading(live=live, drift=f"{control.target} was started with it, and has {live} now", **kept)
+    return Reading(live=live, pending=f"{control.target} was started before it was set: restart it", **kept)
 
 
 CGROUP_FILE = {
@@ -304,6 +311,9 @@ def _cmdline(control: Wanted, state: State) -> Reading:
         return Reading(drift=f"{control.target} is not running", **base)
     live = process["argv"][1:]
     shown = control.value if live == wanted else cmdline.shown(live)
+    if not scores.is_older_than(process, control.file, state):
+        other = "not the arguments of its files: a file in /run, or somebody by hand, decides until the next boot"
+        return Reading(live=shown, drift=f"{control.target} runs with {cmdline.shown(live)}, {other}", **base)
     return Reading(live=shown, pending=f"{control.target} runs with older arguments: restart it", **base)
 
 

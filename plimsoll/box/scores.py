@@ -23,6 +23,12 @@ def started_unix_s(process: Process, state: State) -> float:
     return float(taken["unix_s"] - taken["uptime_s"] + process["started_s"] + 0.01)
 
 
+def is_older_than(process: Process, file: str, state: State) -> bool:
+    """Say whether a process was started before `file` of ours came to be what it is, which it may if nobody knows."""
+    replaced_s = state["files"].get(file, {}).get("replaced_s")
+    return replaced_s is None or started_unix_s(process, state) < replaced_s
+
+
 def user_managers(state: State) -> list[Process]:
     """Return the running user managers of people (root's and system users' included)."""
     return [p for p in state["processes"] if is_user_manager(p)]

@@ -136,7 +136,7 @@ def manager_files(host: Host, name: str) -> dict[str, Any]:
 
 
 def managed_file(host: Host, path: str) -> dict[str, Any]:
-    """Return what a file is: `{text, mode, uid, gid, sha256, changed_s}`, `{absent}`, `{link}` or `{error}`."""
+    """Return what a file is: `{absent}`, `{link}`, `{error}`, or its text, mode, uid, gid, sha256 and two times."""
     try:
         found = os.lstat(host.path(path))
         if stat.S_ISLNK(found.st_mode):
@@ -155,6 +155,8 @@ def managed_file(host: Host, path: str) -> dict[str, Any]:
         "gid": found.st_gid,
         "sha256": hashlib.sha256(content).hexdigest(),
         "changed_s": found.st_mtime,
+        # an old file that was put back keeps its time, and not that of its inode
+        "replaced_s": max(found.st_mtime, found.st_ctime),
     }
 
 

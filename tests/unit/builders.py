@@ -62,7 +62,7 @@ def unreadable(path: str) -> dict[str, Any]:
 
 def ours(**changes: Any) -> dict[str, Any]:  # noqa: ANN401  # any of the fields, which differ in type
     """Return one of our own files as a state holds it."""
-    kept = {"text": "", "mode": "0644", "uid": 0, "gid": 0, "sha256": "0" * 64, "changed_s": 0.0}
+    kept = {"text": "", "mode": "0644", "uid": 0, "gid": 0, "sha256": "0" * 64, "changed_s": 0.0, "replaced_s": 0.0}
     return {**kept, **changes}
 
 

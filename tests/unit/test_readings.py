@@ -123,6 +123,24 @@ def test_a_later_drop_in(later: str, persisted: str) -> None:
     assert (read.live, read.persisted) == ("-1000", persisted)
 
 
+@pytest.mark.parametrize(("replaced_s", "field"), [(999_050, "pending"), (998_950, "drift"), (None, "pending")])
+def test_a_score_that_differs(replaced_s: float | None, field: str) -> None:
+    """A process from before the drop-in waits for a restart; one started with it was changed by somebody."""
+    wanted = unit_property("j.service", "OOMScoreAdjust", "-1000")
+    drop_in = file(wanted.file, "[Service]\nOOMScoreAdjust=-1000")
+    kept = {} if replaced_s is None else {wanted.file: ours(replaced_s=replaced_s)}
+    running = process(5, oom_score_adj=0, started_s=0.0)
+    found = state(
+        units={"j.service": unit(process=running, drop_ins=[drop_in])},
+        files=kept,
+        taken={"unix_s": 1_000_000.0, "uptime_s": 1_000.0},
+    )
+    read = reading(wanted, found)
+    assert read.live == "0"
+    assert getattr(read, field)
+    assert bool(read.pending) != bool(read.drift)
+
+
 # --- managers ---------------------------------------------------------------------------------------
 
 

@@ -133,7 +133,7 @@ MANAGERS = [
           "rm /etc/systemd/user.conf.d/zz.conf"),
     Drift("the user manager is preferred again",
           "echo 300 >/proc/$(systemctl show -p MainPID --value user@1000.service)/oom_score_adj",
-          {"user_manager/OOMScoreAdjust": "pending *"},
+          {"user_manager/OOMScoreAdjust": "pending *", "user_manager/DefaultOOMScoreAdjust": "pending *"},
           "echo 0 >/proc/$(systemctl show -p MainPID --value user@1000.service)/oom_score_adj"),
     Drift("journald's score is changed",
           "echo 0 >/proc/$(systemctl show -p MainPID --value systemd-journald)/oom_score_adj",
