@@ -19,7 +19,7 @@ from plimsoll import inventory
 from plimsoll.fleet import compare, findings, gather, junit, metrics, page, table, waivers
 from plimsoll.fleet.files import PRIVATE, READABLE, real_path, unwritable, write_atomically
 from plimsoll.fleet.judging import host_report
-from plimsoll.fleet.report import Report
+from plimsoll.fleet.report import HostReport, Report
 from plimsoll.fleet.targets import connecting, resolve, resolve_one
 
 if TYPE_CHECKING:
@@ -54,9 +54,16 @@ def command(names: tuple[str, ...], against: str | None, parallel: int, ssh: gat
     reference = Reference.named(against, known)
     reference.check(hosts)
     _check_files(options)
-    with _progress(len(hosts), quiet=not sys.stderr.isatty()) as answered:
-        answers = gather.gather(reference.added_to(hosts), ssh, parallel=parallel, answered=answered)
-    report = _report(answers, known, rules)
+    now = datetime.datetime.now().astimezone()
+    asked = reference.added_to(hosts)
+    with _progress(len(asked), quiet=not sys.stderr.isatty()) as answered:
+
+        def judged(answer: gather.Answer) -> HostReport:
+            answered(answer)
+            return host_report(answer, rules, now.date())
+
+        found = tuple(gather.gather(asked, ssh, judged, parallel=parallel))
+    report = Report(now.isoformat(timespec="seconds"), found, waivers.notes(known, found, now.date()))
     differences = reference.differences(report)
     named = {host.name for host in hosts}
     report = replace(report, hosts=tuple(host for host in report.hosts if host.name in named))
@@ -121,12 +128,6 @@ def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[gather.Answer], 
             progress.update(task, advance=1, description=f"{table.printable(answer.host.name)} {said}"[:60])
 
         yield answered
-
-
-def _report(answers: Sequence[gather.Answer], known: Inventory, rules: Sequence[findings.Rule]) -> Report:
-    now = datetime.datetime.now().astimezone()
-    hosts = tuple(host_report(answer, rules, now.date()) for answer in answers)
-    return Report(now.isoformat(timespec="seconds"), hosts, waivers.notes(known, hosts, now.date()))
 
 
 _OUTPUTS = ("html", "junit_file", "metrics_file", "save")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +109,7 @@ def command(control: str, host: str | None, ssh: gather.Ssh, *, as_json: bool) -
         return _explain_layer(control, host, known, as_json=as_json)
     record = records.record(control, known)
     hosts = resolve([host], known) if host else []
-    found = [on_host(control, answer) for answer in gather.gather(hosts, ssh)]
+    found = gather.gather(hosts, ssh, functools.partial(on_host, control))
     if as_json:
         named = {"hosts": {each.name: each.to_json() for each in found}} if found else {}
         click.echo(json.dumps({"schema": EXPLAIN_SCHEMA, "control": record, **named}, indent=1))

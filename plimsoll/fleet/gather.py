@@ -17,7 +17,7 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from plimsoll import zipapp
 from plimsoll.box.model import STATE_SCHEMA, State
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from plimsoll.inventory import Host
 
+Kept = TypeVar("Kept")
 MAX_ANSWER_BYTES = 8 << 20
 """A state of a DGX Spark with 200 units and 40 sessions is 150 kB."""
 MAX_COMPLAINT_BYTES = 64 << 10
@@ -95,27 +96,22 @@ def as_root(command: str) -> str:
 
 
 def gather(
-    hosts: Sequence[Host],
-    ssh: Ssh,
-    *,
-    parallel: int = DEFAULT_PARALLEL,
-    answered: Callable[[Answer], None] = lambda _answer: None,
-) -> list[Answer]:
-    """Return every host's answer, in the order of `hosts`; `answered` is told of each as it comes.
+    hosts: Sequence[Host], ssh: Ssh, each: Callable[[Answer], Kept], *, parallel: int = DEFAULT_PARALLEL
+) -> list[Kept]:
+    """Return what `each` makes of every host's answer as it comes, in the order of `hosts`.
 
-    A host that is slow, silent or talks nonsense holds nobody else, and is given up after its time.
+    A host that is slow, silent or talks nonsense holds nobody else, and is given up after its time. Of an
+    answer, which may be 8 MiB, nothing is held beyond what `each` returns.
     """
-    return asyncio.run(_gather(hosts, ssh, parallel, answered))
+    return asyncio.run(_gather(hosts, ssh, each, parallel))
 
 
-async def _gather(hosts: Sequence[Host], ssh: Ssh, parallel: int, answered: Callable[[Answer], None]) -> list[Answer]:
+async def _gather(hosts: Sequence[Host], ssh: Ssh, each: Callable[[Answer], Kept], parallel: int) -> list[Kept]:
     free = asyncio.Semaphore(parallel)
 
-    async def one(host: Host) -> Answer:
+    async def one(host: Host) -> Kept:
         async with free:
-            answer = await _ask(host, ssh)
-        answered(answer)
-        return answer
+            return each(await _ask(host, ssh))
 
     return list(await asyncio.gather(*(one(host) for host in hosts)))
 

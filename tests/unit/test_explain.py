@@ -53,8 +53,8 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Return the states that hosts answer with, by name; one that has none here does not answer."""
     found: dict[str, Any] = {}
 
-    def asked(hosts: Sequence[Host], _ssh: gather.Ssh) -> list[gather.Answer]:
-        return [gather.Answer(h, found.get(h.name), "" if h.name in found else "timed out", 5) for h in hosts]
+    def asked(hosts: Sequence[Host], _ssh: gather.Ssh, each: Callable[[gather.Answer], object]) -> list[object]:
+        return [each(gather.Answer(h, found.get(h.name), "" if h.name in found else "timed out", 5)) for h in hosts]
 
     monkeypatch.setattr(gather, "gather", asked)
     return found

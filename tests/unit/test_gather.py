@@ -42,6 +42,11 @@ def host(name: str, **connection: object) -> Host:
     return Host(name, (), Policy(), (), **connection)  # type: ignore[arg-type]  # the fields vary
 
 
+def kept(answer: gather.Answer) -> gather.Answer:
+    """Keep the answer itself."""
+    return answer
+
+
 @pytest.fixture(autouse=True)
 def _ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the stand-in for ssh in front of the real one."""
@@ -53,7 +58,7 @@ def _ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["plain", "polite", "@local"])
 def test_a_state_is_read(name: str) -> None:
     """A host answers with its state, whatever its shell prints before and after."""
-    (answer,) = gather.gather([host(name)], Ssh(timeout_s=60))
+    (answer,) = gather.gather([host(name)], Ssh(timeout_s=60), kept)
     assert answer.problem == ""
     assert answer.state is not None
     assert answer.state["schema"] == STATE_SCHEMA
@@ -62,7 +67,7 @@ def test_a_state_is_read(name: str) -> None:
 
 def test_what_the_background_keeps_open_is_not_waited_for() -> None:
     """A process that ssh leaves behind, as a shared connection does, holds nothing up."""
-    (answer,) = gather.gather([host("stay")], Ssh(timeout_s=60))
+    (answer,) = gather.gather([host("stay")], Ssh(timeout_s=60), kept)
     assert answer.state is not None
     assert answer.took_ms < 50_000
 
@@ -81,28 +86,29 @@ def test_what_the_background_keeps_open_is_not_waited_for() -> None:
 )
 def test_a_bad_answer_is_a_reason(name: str, problem: str) -> None:
     """A host that answers with anything but a state is not reached, and the reason says why."""
-    (answer,) = gather.gather([host(name)], Ssh(timeout_s=2))
+    (answer,) = gather.gather([host(name)], Ssh(timeout_s=2), kept)
     assert answer.state is None
     assert problem in answer.problem
 
 
 def test_nobody_waits_for_a_silent_host() -> None:
     """Hosts that say nothing are given up after their time, and the others have answered long before."""
-    arrived: dict[str, float] = {}
     started = time.monotonic()
-    hosts = [host("silent"), host("plain"), host("refused")]
-    answers = gather.gather(
-        hosts, Ssh(timeout_s=6), answered=lambda a: arrived.update({a.host.name: time.monotonic() - started})
-    )
-    assert [answer.host.name for answer in answers] == ["silent", "plain", "refused"]
-    assert list(arrived)[-1] == "silent"
-    assert arrived["plain"] < 6
-    assert 6 <= arrived["silent"] < 20
+
+    def arrival(answer: gather.Answer) -> tuple[str, float]:
+        return answer.host.name, time.monotonic() - started
+
+    names = ["silent", "plain", "refused"]
+    arrived = gather.gather([host(name) for name in names], Ssh(timeout_s=6), arrival)
+    assert [name for name, _at_s in arrived] == names
+    at_s = dict(arrived)
+    assert at_s["plain"] < 6
+    assert 6 <= at_s["silent"] < 20
 
 
 def test_no_process_is_left_behind(tmp_path: Path) -> None:
     """What was given up is ended."""
-    gather.gather([host("silent")], Ssh(timeout_s=1))
+    gather.gather([host("silent")], Ssh(timeout_s=1), kept)
     pid = int((tmp_path / "pid").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

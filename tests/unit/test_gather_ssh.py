@@ -43,7 +43,7 @@ def ask(port: int, tmp_path: Path, timeout_s: float) -> gather.Answer:
     config = tmp_path / "config"
     config.write_text("Host *\n StrictHostKeyChecking yes\n")
     host = Host("gx10", (), Policy(), (), address="127.0.0.1", port=port)
-    return gather.gather([host], Ssh(config, timeout_s))[0]
+    return gather.gather([host], Ssh(config, timeout_s), lambda answer: answer)[0]
 
 
 def silent(_connection: socket.socket) -> None:
