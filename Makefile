@@ -26,8 +26,8 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Three at a time on two cores: a test in an emulated machine keeps 0.7 of one busy, and waits the rest of its time.
-PYTEST := $(BIN)/pytest -n 3 --dist loadgroup
+# Two at a time: a test in an emulated machine keeps 0.7 to 1.2 of two cores busy, and waits the rest of its time.
+PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
 test: lint vm-packages
 	$(PYTEST) -m "not slow and not bench"
