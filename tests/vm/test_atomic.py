@@ -56,7 +56,8 @@ def hashes(machine: Machine, paths: list[str]) -> dict[str, str]:
     return {path: found.get(path, "") for path in paths}
 
 
-@pytest.mark.parametrize("call", ["replace", pytest.param("fsync", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ["replace", "fsync"])
 def test_a_kill_before_any_rename_or_sync_leaves_whole_files(machine: Machine, call: str) -> None:
     """The program is killed before its n-th rename (sync), n = 1, 2, 3 …: each file is old or new, the rest follows."""
     wanted = prepare(machine)

@@ -63,6 +63,7 @@ def test_ssh_arranged_as_on_ubuntu(machine: Machine) -> None:
     machine.wait_for_unit("ssh.service")
 
 
+@pytest.mark.slow
 def test_earlyoom_installs_without_a_network(machine: Machine) -> None:
     """The package earlyoom is not installed, and can be with the link down."""
     machine.fail("command -v earlyoom")
