@@ -117,6 +117,7 @@ def test_a_reset_between_ledger_and_files_loses_neither(machine: Machine) -> Non
     assert machine.succeed(breaking.LEFTOVERS) == ""
 
 
+@pytest.mark.slow
 def test_files_are_roots_and_not_writable_by_others(machine: Machine) -> None:
     """Every file of a deploy is root's: 0644, the wrapper 0755, the ledger 0600; nothing of ours in /tmp or homes."""
     machine.succeed("touch /run/before")

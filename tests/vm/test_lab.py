@@ -144,6 +144,7 @@ def test_files_go_in_and_out(machine: Machine) -> None:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.slow
 def test_crash_loses_what_was_not_flushed(machine: Machine) -> None:
     """A power cut keeps what was synced, loses what was not, and the disk boots; a reboot keeps everything."""
     before = boot_id(machine)

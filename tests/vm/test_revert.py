@@ -18,10 +18,15 @@ def revert(machine: Machine, *arguments: str) -> list[str]:
     return machine.succeed(" ".join([REVERT, *arguments]), REVERT_TIMEOUT_S).splitlines()
 
 
-def test_everything_is_as_before(machine: Machine) -> None:
+@pytest.mark.parametrize(
+    "policy",
+    [breaking.WITHOUT_EARLYOOM, pytest.param({}, marks=pytest.mark.slow)],
+    ids=["without a package", "with a package"],
+)
+def test_everything_is_as_before(machine: Machine, policy: deploying.Policy) -> None:
     """Files, units, sysctls, cgroups, scores, packages are as before a deploy; a dry revert had said each line."""
     before = breaking.manifest(machine)
-    deploying.deploy(machine)
+    deploying.deploy(machine, policy)
     deployed = breaking.manifest(machine)
     assert breaking.differences(before, deployed) != []
     announced = revert(machine, "--dry")
