@@ -7,7 +7,6 @@ connectors at hand already. A host that is not as it should be fails, with its c
 from pyinfra import logger
 from pyinfra.context import config, host, state
 
-from plimsoll.box.model import BAD, Verdict
 from plimsoll.provision import report
 from plimsoll.provision.look import Look, look
 
@@ -16,10 +15,7 @@ config.REQUIRE_PYINFRA_VERSION = ">=3.10,<4"
 
 def problems(found: Look | None) -> list[str]:
     """Return a line for everything that is not as it should be, or could not be told."""
-    if found is None:
-        return ["its state could not be read: see above"]
-    judged = found.plan.judgements
-    return [f"{j.id}: {j.verdict}: {j.reason}" for j in judged if j.verdict in BAD or j.verdict is Verdict.UNKNOWN]
+    return ["its state could not be read: see above"] if found is None else report.wrong(found)
 
 
 def main() -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent
 INSTALLED = "/usr/local/lib/plimsoll/plimsoll.pyz"
 MAIN = "import sys\nfrom plimsoll.box.cli import main\n\nsys.exit(main())\n"
+_PYTHON = "sys.version_info<(3,11) and sys.exit('plimsoll needs Python 3.11 or later on the host')"
 _BOOTSTRAP = (
-    "import base64,os,sys;"
-    "sys.version_info<(3,11) and sys.exit('plimsoll needs Python 3.11 or later on the host');"
+    f"import base64,os,sys;{_PYTHON};"
     "z=base64.b64decode(sys.stdin.readline());"
     "f=os.memfd_create('plimsoll');os.write(f,z);"
     "sys.path.insert(0,f'/proc/self/fd/{f}');"
@@ -28,8 +28,7 @@ _BOOTSTRAP = (
 The program comes on standard input. As an argument sudo would log it, 500 kB of it for five reads.
 """
 _READER = (
-    "import base64,os,sys;"
-    "sys.version_info<(3,11) and sys.exit('plimsoll needs Python 3.11 or later on the host');"
+    f"import base64,os,sys;{_PYTHON};"
     "l=sys.stdin.readline();"
     "l[:3]=='UEs' or sys.exit(1);"
     "f=os.memfd_create('plimsoll');os.write(f,base64.b64decode(l));"
@@ -55,8 +54,8 @@ def build() -> bytes:
 def reader() -> str:
     """Return what an audit sends as the first line: the modules that reading needs, and each compiled as well.
 
-    A host with this machine's version of Python takes the compiled ones, which halves its work (0.13 to 0.07 s);
-    any other finds that they are not for it, and compiles the sources.
+    A host with this machine's version of Python takes the compiled ones, and needs 0.12 s of processor time instead
+    of 0.19 s; any other finds that they are not for it, and compiles the sources.
     """
     sources = _needed("plimsoll.box.answer", _contents())
     files = {name: text.encode() for name, text in sources.items()}

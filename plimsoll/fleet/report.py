@@ -7,14 +7,15 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from plimsoll.box import errors
 from plimsoll.box.judge import exit_code
 from plimsoll.box.model import AUDIT_SCHEMA, Judgement, Place, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-COULD_NOT_TELL = 3
-DRIFT = 2
+COULD_NOT_TELL = errors.UNKNOWN
+DRIFT = errors.DRIFT
 
 
 class FindingKind(enum.StrEnum):

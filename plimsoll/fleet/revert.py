@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from plimsoll import inventory, zipapp
+from plimsoll.box.errors import INTERNAL, UNKNOWN, USAGE
 from plimsoll.box.model import LAYERS
 from plimsoll.fleet import gather
 from plimsoll.fleet.table import printable
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
     from plimsoll.inventory import Host
 
-EXIT_INTERNAL = 1
-EXIT_COULD_NOT_TELL = 3
-EXIT_USAGE = 4
 PROOF_TRIES = 3
 PROOF_TIMEOUT_S = 60
 """A login that took about 50 s was seen on a box under memory pressure."""
@@ -61,10 +59,10 @@ def _there(host: Host, arguments: list[str]) -> str:
     """
     program = zipapp.installed("revert", *arguments)
     script = (
-        f"if [ ! -e {zipapp.INSTALLED} ]; then echo {shlex.quote(_NO_PROGRAM)} >&2; code={EXIT_USAGE}; "
+        f"if [ ! -e {zipapp.INSTALLED} ]; then echo {shlex.quote(_NO_PROGRAM)} >&2; code={USAGE}; "
         f"elif [ -w / ]; then {program}; code=$?; "
         f"elif sudo -n true; then sudo -n {program}; code=$?; "
-        f"else code={EXIT_USAGE}; echo {shlex.quote(_NO_SUDO.format(host=host.name))} >&2; fi; "
+        f"else code={USAGE}; echo {shlex.quote(_NO_SUDO.format(host=host.name))} >&2; fi; "
         f"echo {shlex.quote(_END)} $code; cat >/dev/null"
     )
     return shlex.join(["sh", "-c", script])
@@ -92,9 +90,9 @@ def _relay(process: subprocess.Popen[str]) -> int:
     for line in process.stdout or ():
         if line.startswith(_END):
             code = line.removeprefix(_END).strip()
-            return int(code) if code.isdigit() else EXIT_COULD_NOT_TELL
+            return int(code) if code.isdigit() else UNKNOWN
         click.echo(printable(line.rstrip("\n")))
-    return EXIT_COULD_NOT_TELL
+    return UNKNOWN
 
 
 def _announce(host: Host, ssh: gather.Ssh, arguments: list[str]) -> int:
@@ -107,7 +105,7 @@ def _revert(host: Host, ssh: gather.Ssh, arguments: list[str]) -> int:
         code = _relay(process)
         if process.poll() is not None:
             click.echo(f"plimsoll: the connection to {host.name} was lost; look again with --dry", err=True)
-            return EXIT_COULD_NOT_TELL
+            return UNKNOWN
         proof = _prove_login(host, ssh)
         if proof is not None:
             click.echo(f"a fresh login took {proof:.1f} s", err=True)
@@ -119,7 +117,7 @@ def _revert(host: Host, ssh: gather.Ssh, arguments: list[str]) -> int:
         )
         if sys.stdin.isatty():
             click.prompt("Enter lets the connection go", default="", show_default=False, err=True)
-    return EXIT_INTERNAL
+    return INTERNAL
 
 
 def _prove_login(host: Host, ssh: gather.Ssh) -> float | None:

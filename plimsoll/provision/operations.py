@@ -15,7 +15,7 @@ from pyinfra.api.operation import operation
 from pyinfra.context import host, state
 
 from plimsoll import zipapp
-from plimsoll.box.model import BAD, GUARDED_LAYER, Verdict
+from plimsoll.box.model import GUARDED_LAYER
 from plimsoll.controls.plan import LayerPlan
 from plimsoll.provision import connection, report
 from plimsoll.provision.look import Look, look
@@ -89,9 +89,9 @@ def verify(before: Look) -> Generator[PyinfraCommand, None, None]:
         yield _failing(f"{before.name}: the state after the changes could not be read")
         return
     report.show(after)
-    bad = [j for j in after.plan.judgements if j.verdict in BAD or j.verdict is Verdict.UNKNOWN]
+    bad = report.wrong(after)
     if bad:
-        listed = "\n".join(f"{j.id}: {j.verdict}: {j.reason}" for j in bad)
+        listed = "\n".join(bad)
         yield _failing(f"{len(bad)} of {len(after.plan.judgements)} controls are not as they should be:\n{listed}")
 
 

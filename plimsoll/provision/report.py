@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from plimsoll.box.model import Judgement, Verdict
+from plimsoll.box.model import BAD, Judgement, Verdict
 from plimsoll.controls import registry
 from plimsoll.fleet.table import printable, readable, style
 from plimsoll.provision.look import Look
@@ -29,6 +29,12 @@ def show_plan(before: Look, *, with_diff: bool) -> None:
                 console.print("\n".join(f"    {line}" for line in change.diff()), markup=False)
     if not any(before.plan.layers):
         console.print("  nothing to do: every file and every live value is as it should be")
+
+
+def wrong(found: Look) -> list[str]:
+    """Return a line for every control that is not as it should be, or of which that could not be told."""
+    judged = found.plan.judgements
+    return [f"{j.id}: {j.verdict}: {j.reason}" for j in judged if j.verdict in BAD or j.verdict is Verdict.UNKNOWN]
 
 
 def show(after: Look) -> None:
