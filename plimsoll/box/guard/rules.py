@@ -1,0 +1,193 @@
+"""When a rule is due, and what it then demands of whom. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plimsoll.box.guard.choose import Choice, choose, fallback
+from plimsoll.box.guard.model import (
+    KIB_PER_GIB,
+    Action,
+    Known,
+    Rule,
+    Sample,
+    Settings,
+    State,
+    Stopping,
+    Verb,
+    Workload,
+)
+
+RECLAIM_TAKES_S = 6.0
+"""To empty a pool by drop_caches took 6.1 s at the most; until then nobody knows what is really left."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """All that a rule may look at; the state is that of the sample, not of the one before."""
+
+    settings: Settings
+    state: State
+    sample: Sample
+    known: Known
+
+    @property
+    def available_kib(self) -> int:
+        """What is available; `step` does not come here where it is unknown."""
+        return self.sample.available_kib or 0
+
+    @property
+    def expected_fall_kib(self) -> float:
+        """How far memory may fall within the horizon; a load that announced itself takes what it said, and no more."""
+        projected = rate(self.state) * self.settings.horizon_s
+        announced = sum(each.remaining_kib(self.sample) for each in self.known.reservations)
+        return min(projected, announced) if announced else projected
+
+    @property
+    def below_s(self) -> dict[int, float]:
+        """The time spent below each slow line that memory is below now."""
+        return {each.line_kib: each.below_s for each in self.state.mood.episodes if self.available_kib < each.line_kib}
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether a victim did not go after SIGTERM, and memory is not back."""
+        stopping, grace_s = self.state.mood.stopping, self.settings.term_grace_s
+        if stopping is None or stopping.killed_s is not None or not self.state.mood.episodes:
+            return False
+        return self.state.at_s - stopping.term_s >= grace_s
+
+    def slow_line_kib(self, workload: Workload) -> int:
+        """The slow line that holds for a workload: its own, once it has announced one."""
+        own = [each.steady_line_kib for each in self.known.reservations if each.workload in workload.selectors]
+        return min(own, default=self.settings.lines.slow_enter_kib)
+
+    def loops(self, workload: Workload) -> bool:
+        """Whether a workload of that name was stopped again and again of late."""
+        return sum(1 for kill in self.state.mood.kills if kill.name == workload.name) >= self.settings.loop_kills
+
+
+def rate(state: State) -> float:
+    """Return how fast memory falls, in KiB a second: the median of three intervals, which no single sample moves."""
+    a, b, c = state.fall_kib_per_s, state.fall_before, state.fall_before_that
+    if a > b:
+        a, b = b, a
+    return a if c < a else min(b, c)
+
+
+def is_due(rule: Rule, now: Situation) -> bool:
+    """Say whether a rule has something to say about the sample."""
+    floor = now.settings.lines.floor_kib
+    match rule:
+        case Rule.FLOOR:
+            return now.available_kib < floor
+        case Rule.RATE:
+            return rate(now.state) > 0 and now.available_kib - now.expected_fall_kib < floor
+        case Rule.SLOW:
+            return bool(now.below_s) or now.is_overdue
+        case Rule.STALL:
+            return now.state.mood.stalled_s >= now.settings.stall_s
+
+
+def demand(rule: Rule, now: Situation) -> Action | None:
+    """Return what a rule that is due demands, None while it has to wait."""
+    stopping = now.state.mood.stopping
+    if stopping is not None:
+        return _of_victim(stopping, rule, now)
+    return _slow(now) if rule is Rule.SLOW else _kill(rule, now, now.known.workloads)
+
+
+def _of_victim(stopping: Stopping, rule: Rule, now: Situation) -> Action | None:
+    """Return what is to be done while a victim is not gone: another one only after this one had its time."""
+    if stopping.released_s is not None or rule not in now.settings.armed:
+        return None
+    if stopping.killed_s is None:
+        if rule is Rule.SLOW and not now.is_overdue:
+            return None
+        waited = f"still there {now.state.at_s - stopping.term_s:.1f} s after SIGTERM; "
+        return _action(Verb.KILL, rule, now, Choice(stopping.workload, ()), waited)
+    if rule is not Rule.FLOOR or now.state.at_s - stopping.killed_s < now.settings.next_victim_after_s:
+        return None
+    others = [each for each in now.known.workloads if each.key != stopping.workload.key]
+    return _kill(rule, now, others)
+
+
+def _slow(now: Situation) -> Action | None:
+    """Ask a workload to go that kept memory below its line for long enough; one that loops is not asked again."""
+    below_s = now.below_s
+    concerned = [each for each in now.known.workloads if now.slow_line_kib(each) in below_s]
+    looping = choose([each for each in concerned if now.loops(each)], now.settings)
+    if looping.victim is not None and rate(now.state) > 0:
+        return _action(Verb.KILL, Rule.SLOW, now, looping, "started again into the same wall; ", loop=True)
+    dwell_s = now.settings.slow_dwell_s
+    choice = choose([each for each in concerned if below_s[now.slow_line_kib(each)] >= dwell_s], now.settings)
+    if choice.victim is not None:
+        return _action(Verb.TERM, Rule.SLOW, now, choice)
+    is_ripe = below_s.get(now.settings.lines.slow_enter_kib, 0.0) >= dwell_s
+    is_allowed = any(now.slow_line_kib(each) not in below_s for each in now.known.workloads)
+    below_floor = now.available_kib < now.settings.lines.floor_kib
+    return _action(Verb.NOBODY, Rule.SLOW, now, choice) if is_ripe and not is_allowed and not below_floor else None
+
+
+def _kill(rule: Rule, now: Situation, workloads: Sequence[Workload]) -> Action | None:
+    """Stop who holds the GPU's memory; where nobody does, empty the driver's pool, then stop the largest container."""
+    choice = choose(workloads, now.settings)
+    if choice.victim is not None:
+        return _action(Verb.KILL, rule, now, choice)
+    if rule is not Rule.STALL:
+        reclaimed_s = now.state.mood.reclaimed_s
+        may_be_pooled = now.sample.regime != "A" and not any(each.holds_gpu for each in workloads)
+        if may_be_pooled and reclaimed_s is None:
+            return _action(Verb.RECLAIM, rule, now, choice, "nobody holds the GPU; ")
+        if may_be_pooled and reclaimed_s is not None and now.state.at_s - reclaimed_s < RECLAIM_TAKES_S:
+            return None
+        largest = fallback(workloads, now.settings)
+        if largest is not None:
+            return _action(Verb.KILL, rule, now, choice._replace(victim=largest), "nobody holds the GPU's memory; ")
+    return _action(Verb.NOBODY, rule, now, choice)
+
+
+def _action(verb: Verb, rule: Rule, now: Situation, choice: Choice, beside: str = "", *, loop: bool = False) -> Action:
+    return Action(
+        verb=verb,
+        rule=rule,
+        # What was killed twice was killed by a rule in force; a third time needs no other.
+        armed=rule in now.settings.armed or loop,
+        victim=choice.victim,
+        reason=beside + _why(rule, now),
+        margins_kib=margins_kib(now),
+        considered=choice.considered,
+        loop=loop,
+    )
+
+
+def margins_kib(now: Situation) -> dict[str, int]:
+    """Return how far available memory is above each line; below 0 where it is under it."""
+    lines = now.settings.lines
+    return {
+        "floor": now.available_kib - lines.floor_kib,
+        "rate": round(now.available_kib - now.expected_fall_kib) - lines.floor_kib,
+        "slow": now.available_kib - lines.slow_enter_kib,
+    }
+
+
+def _why(rule: Rule, now: Situation) -> str:
+    settings, available = now.settings, _gib(now.available_kib)
+    match rule:
+        case Rule.FLOOR:
+            return f"{available} available, below the floor of {_gib(settings.lines.floor_kib)}"
+        case Rule.RATE:
+            return (
+                f"{available} available, falling by {_gib(rate(now.state))}/s: in {settings.horizon_s:g} s below the "
+                f"floor of {_gib(settings.lines.floor_kib)}"
+            )
+        case Rule.SLOW:
+            spent = max((f"{each:.1f} s below {_gib(line)}" for line, each in now.below_s.items()), default="not back")
+            return f"{available} available, {spent}"
+        case Rule.STALL:
+            return (
+                f"everybody stalled on memory for {now.state.mood.stalled_s:.0f} s "
+                f"(PSI full {settings.stall_full_percent:g} % or more) with {available} available"
+            )
+
+
+def _gib(kib: float) -> str:
+    return f"{kib / KIB_PER_GIB:.2f} GiB"
