@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 
 from plimsoll.box.guard.decide import failed, released, step
-from plimsoll.box.guard.model import CALM, Known, Rule, Sample, State, Verb
+from plimsoll.box.guard.model import CALM, Action, Known, Rule, Sample, State, Verb
 from tests.unit.guarding import ARMED, LINES, kib, ramp, reservation, run, series, workload
 
 NOBODY = Known()
 TWO = Known((workload("first", started_s=1.0), workload("second", started_s=2.0)))
 
 
-def verbs(actions: list[tuple[float, object]]) -> list[str]:
+def verbs(actions: list[tuple[float, Action]]) -> list[str]:
     """Return what was done, in order."""
-    return [f"{action.rule}:{action.verb}" for _, action in actions]  # type: ignore[attr-defined]  # an Action
+    return [f"{action.rule}:{action.verb}" for _, action in actions]
 
 
 # --- rate and floor ---------------------------------------------------------------------------------
