@@ -1,6 +1,6 @@
 # make setup makes .venv; make try shows a real Debian machine being hardened; make test checks everything short.
 .DELETE_ON_ERROR:
-.PHONY: setup try test test-long bench lint docs lock clean vm-packages
+.PHONY: setup try test test-long bench lint docs lock clean vm-packages machine
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
@@ -18,8 +18,14 @@ setup: .venv/.installed
 vm-packages:
 	.ci/system-packages vm
 
-try: setup vm-packages
+# The machine is made beside the installation of the packages, of which the lab needs none for that.
+try:
+	.ci/system-packages setup vm
+	$(MAKE) --no-print-directory --jobs=2 setup machine
 	$(BIN)/python -m lab.demo
+
+machine: vm-packages
+	@"$$(.ci/find-python)" -m lab.prepare
 
 lint: setup
 	$(BIN)/ruff check .

@@ -143,6 +143,14 @@ def test_started_at_boot_without_an_alias(tmp_path: Path) -> None:
     assert not Path(host.path(link)).is_symlink()
 
 
+@pytest.mark.parametrize(("enablement", "times"), [("enabled", 0), ("disabled", 1), ("enabled-runtime", 1)])
+def test_what_is_enabled_is_not_enabled_again(tmp_path: Path, enablement: str, times: int) -> None:
+    """Enabling costs reloads: a unit that its package has enabled for good is left as it is."""
+    host = FakeHost(root=str(tmp_path), units={"earlyoom.service": {"UnitFileState": enablement}})
+    ACTIONS["enable"].perform(host, "earlyoom.service")
+    assert _verbs(host).count("enable --no-reload earlyoom.service") == times
+
+
 def test_a_unit_without_a_file_is_not_started_at_boot(tmp_path: Path) -> None:
     """Where there is no unit file nothing is linked, and the error says so."""
     with pytest.raises(ActionError, match="no unit file"):
