@@ -275,6 +275,13 @@ def test_an_unknown_level_kills_nobody() -> None:
     assert run(samples)[0] == []
 
 
+def test_the_first_sample_says_nothing_of_the_time_before_it() -> None:
+    """A guard that starts a week after the boot has seen neither a week below a line nor a week's stall."""
+    _, state = run([Sample(600_000.0, kib(7.5), None, 99.0, "A")])
+    assert [episode.below_s for episode in state.mood.episodes] == [0.0]
+    assert state.mood.stalled_s == 0.0
+
+
 def test_a_sample_of_the_past_is_ignored() -> None:
     """Two looks at the same moment are one."""
     state, _, _ = step(ARMED, State(), Sample(5.0, kib(60)), NOBODY)

@@ -27,24 +27,30 @@ def step(settings: Settings, state: State, sample: Sample, known: Known) -> Step
 
     A sample without a level, or one that is not later than the last, changes nothing.
     """
-    available = sample.available_kib
-    elapsed_s = sample.at_s - state.at_s
+    at_s, available, _, full, _ = sample
+    before_s, before, fall_before, fall_before_that, _, mood = state
+    elapsed_s = at_s - before_s
     if available is None or elapsed_s <= 0:
         return Step(state, None, settings.period_ms)
-    before = state.available_kib
     fall = 0.0 if before is None else (before - available) / elapsed_s
-    now = State(sample.at_s, available, fall, state.fall_kib_per_s, state.fall_before, state.mood)
-    lines = settings.lines
+    now = State(at_s, available, fall, fall_before, fall_before_that, mood)
+    lines, horizon_s = settings.lines, settings.horizon_s
     headroom = available - lines.floor_kib
     period = settings.fast_period_ms if fall * settings.fast_below_s > headroom else settings.period_ms
-    stalled = sample.full_percent is not None and sample.full_percent >= settings.stall_full_percent
-    falls_far = rules.rate(now) * settings.horizon_s >= headroom
-    # All that a calm machine needs: three days of samples are 2.6 million.
-    if state.mood is CALM and available > lines.slow_leave_kib and not stalled and not falls_far:
+    # All that a calm machine needs, 2 us: three days of samples are 2.6 million. Two small falls of three make a small
+    # median, so that the third need not be looked at.
+    if (
+        mood is CALM
+        and available > lines.slow_leave_kib
+        and (full is None or full < settings.stall_full_percent)
+        and fall * horizon_s < headroom
+        and fall_before * horizon_s < headroom
+    ):
         return Step(now, None, period)
-    mood = _later(settings, state, sample, known.reservations)
-    now = now._replace(mood=CALM if mood == CALM else mood)
-    return _with(rules.Situation(settings, now, sample, known), period)
+    # The first sample says what is, and nothing of the time before it.
+    elapsed_s = 0.0 if before is None else elapsed_s
+    mood = _later(settings, state, sample, known.reservations, elapsed_s)
+    return _with(rules.Situation(settings, now._replace(mood=CALM if mood == CALM else mood), sample, known), period)
 
 
 def released(state: State, at_s: float) -> State:
@@ -93,17 +99,19 @@ def _after(state: State, action: Action) -> State:
     return state._replace(mood=replace(mood, stopping=stopping, kills=mood.kills + kill))
 
 
-def _later(settings: Settings, state: State, sample: Sample, reservations: Iterable[Reservation]) -> Mood:
+def _later(
+    settings: Settings, state: State, sample: Sample, reservations: Iterable[Reservation], elapsed_s: float
+) -> Mood:
     """Return the mood after the time since the last sample."""
     mood, at_s = state.mood, sample.at_s
     if _is_back(settings, mood.stopping, at_s):
         # what follows is another's doing, and gets the whole time again
         mood = replace(mood, stopping=None, episodes=(), stalled_s=0.0)
-    episodes = _episodes(settings, mood, state, sample, reservations)
+    episodes = _episodes(settings, mood, state, sample, reservations, elapsed_s)
     return replace(
         mood,
         episodes=episodes,
-        stalled_s=_stalled_s(settings, mood.stalled_s, sample, at_s - state.at_s),
+        stalled_s=_stalled_s(settings, mood.stalled_s, sample, elapsed_s),
         kills=tuple(kill for kill in mood.kills if at_s - kill.at_s <= settings.loop_within_s),
         reclaimed_s=mood.reclaimed_s if episodes else None,
         said=mood.said if episodes or mood.stalled_s else frozenset(),
@@ -126,11 +134,16 @@ def _stalled_s(settings: Settings, stalled_s: float, sample: Sample, elapsed_s: 
 
 
 def _episodes(
-    settings: Settings, mood: Mood, state: State, sample: Sample, reservations: Iterable[Reservation]
+    settings: Settings,
+    mood: Mood,
+    state: State,
+    sample: Sample,
+    reservations: Iterable[Reservation],
+    elapsed_s: float,
 ) -> tuple[Episode, ...]:
     """Return the episodes below every slow line, each begun below it and ended only above where it is left."""
     available = sample.available_kib or 0
-    before = settings.lines.slow_leave_kib if state.available_kib is None else state.available_kib
+    before = available if state.available_kib is None else state.available_kib
     gap = settings.lines.slow_leave_kib - settings.lines.slow_enter_kib
     running = {episode.line_kib: episode.below_s for episode in mood.episodes}
     needed = settings.slow_needs_full_percent
@@ -140,6 +153,6 @@ def _episodes(
         if available >= line and (line not in running or available > line + gap):
             continue
         # The time before the sample that crossed the line was spent above it, as far as anybody knows.
-        below_s = sample.at_s - state.at_s if max(available, before) < line and counts else 0.0
+        below_s = elapsed_s if max(available, before) < line and counts else 0.0
         found.append(Episode(line, running.get(line, 0.0) + below_s))
     return tuple(found)
