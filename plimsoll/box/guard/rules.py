@@ -159,6 +159,25 @@ def _action(verb: Verb, rule: Rule, now: Situation, choice: Choice, beside: str 
     )
 
 
+def still_holds(action: Action, settings: Settings, before: Sample, again: Sample) -> bool:
+    """Say whether a second look, right before the signal, bears out what the first one led to.
+
+    Where the second one sees nothing, the first one counts.
+    """
+    if again.available_kib is None or before.available_kib is None:
+        return True
+    lines = settings.lines
+    match action.rule:
+        case Rule.FLOOR:
+            return again.available_kib < lines.floor_kib
+        case Rule.RATE:
+            return again.available_kib <= before.available_kib
+        case Rule.SLOW:
+            return again.available_kib <= lines.slow_leave_kib
+        case Rule.STALL:
+            return True
+
+
 def margins_kib(now: Situation) -> dict[str, int]:
     """Return how far available memory is above each line; below 0 where it is under it."""
     lines = now.settings.lines
