@@ -1,6 +1,6 @@
 # make setup makes .venv; make try shows a real Debian machine being hardened; make test checks everything short.
 .DELETE_ON_ERROR:
-.PHONY: setup try test test-long bench lint docs lock clean vm-packages machine
+.PHONY: setup try wedge lab-arm test test-long bench lint docs lock clean vm-packages machine
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
@@ -26,6 +26,16 @@ try:
 
 machine: vm-packages
 	@"$$(.ci/find-python)" -m lab.prepare
+
+# Freezes a machine twice, as Debian installs it and with Plimsoll: eight minutes, every time anew.
+WEDGE := .lab/wedge/shown.jsonl
+wedge: setup vm-packages
+	rm -f $(WEDGE)
+	$(BIN)/python -m lab wedge --results $(WEDGE)
+
+# The box is aarch64: builds and boots such a machine, emulated, and does there what `make wedge` does.
+lab-arm: setup vm-packages
+	$(BIN)/python -m lab wedge --arch aarch64
 
 lint: setup
 	$(BIN)/ruff check .

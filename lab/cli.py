@@ -1,6 +1,7 @@
 """`python -m lab`: up, ssh-config, ssh, down, list."""
 
 import os
+import platform
 import sys
 
 import click
@@ -8,10 +9,11 @@ import click
 from lab import machine as machines
 from lab import sshfiles
 from lab.errors import LabError
-from lab.host import RELEASES
+from lab.host import ARCHITECTURES, RELEASES
 from lab.machine import Machine
 from lab.progress import Progress
 from lab.snapshot import Spec, describe
+from lab.wedge.cli import wedge
 
 name_option = click.option("--name", default="gx10", show_default=True, help="The machine's name.")
 user_option = click.option(
@@ -29,14 +31,17 @@ def cli() -> None:
 @click.option("--release", default="trixie", show_default=True, type=click.Choice(RELEASES))
 @click.option("--memory", "memory_mib", default=1536, show_default=True, metavar="MIB")
 @click.option("--ubuntu-ssh", is_flag=True, help="Arrange ssh as Ubuntu 24.04 does: by a socket.")
-def up(name: str, release: str, memory_mib: int, ubuntu_ssh: bool) -> None:
+@click.option("--containers", is_flag=True, help="With Docker and podman.")
+@click.option("--arch", type=click.Choice(list(ARCHITECTURES)), default=platform.machine, help="Default: this host's.")
+def up(name: str, *, release: str, memory_mib: int, ubuntu_ssh: bool, containers: bool, arch: str) -> None:
     """Start a machine; the first one of its kind is built and booted."""
     progress = Progress()
     if record := machines.record_of(name):
-        kind = describe(Spec(record.release, record.memory_mib, record.ubuntu_ssh))
+        kind = describe(record.spec)
         progress.say(f"{name} is running already ({kind}, port {record.port})")
         return
-    started = Machine.restore(Spec(release, memory_mib, ubuntu_ssh), name, progress=progress, dies_with_us=False)
+    spec = Spec(release, memory_mib, ubuntu_ssh, containers, arch)
+    started = Machine.restore(spec, name, progress=progress, dies_with_us=False)
     progress.say(f"{name} is up (port {started.port}): python -m lab ssh --name {name}")
 
 
@@ -70,11 +75,14 @@ def down(name: str) -> None:
         click.echo(f"{name} is not running", err=True)
 
 
+cli.add_command(wedge)
+
+
 @cli.command("list")
 def list_machines() -> None:
     """Show the machines that run."""
     for record in machines.running():
-        kind = describe(Spec(record.release, record.memory_mib, record.ubuntu_ssh))
+        kind = describe(record.spec)
         click.echo(f"{record.name}\t{kind}\tport {record.port}\tpid {record.pid}")
 
 

@@ -29,6 +29,11 @@ class Architecture:
     emulated_cpu: str
     console: str
 
+    @property
+    def user_emulator(self) -> str:
+        """What runs its programs on a host of another architecture."""
+        return f"{self.qemu.replace('-system', '')}-static"
+
 
 ARCHITECTURES = {
     # the generic kernel package, because the cloud one lacks the i6300esb watchdog
@@ -54,19 +59,20 @@ ARCHITECTURES = {
 }
 
 
-def architecture() -> Architecture:
-    """The table's row for this host. Raises HostError where there is none."""
-    machine = platform.machine()
+def architecture(machine: str = "") -> Architecture:
+    """The table's row for a processor as `uname -m` calls it, by default this host's. Raises HostError."""
+    machine = machine or platform.machine()
     if machine not in ARCHITECTURES:
         raise HostError(f"the lab runs on {' and '.join(ARCHITECTURES)}; this host is {machine}")
     return ARCHITECTURES[machine]
 
 
-def check_tools() -> None:
-    """Raises HostError that names every package missing here."""
+def check_tools(machine: str = "") -> None:
+    """Raises HostError that names every package missing here for machines of this architecture."""
+    arch = architecture(machine)
     tools = {
         "apt-get": "apt",
-        architecture().qemu: architecture().qemu_package,
+        arch.qemu: arch.qemu_package,
         "qemu-img": "qemu-utils",
         "mmdebstrap": "mmdebstrap",
         "mkfs.ext4": "e2fsprogs",
@@ -74,6 +80,8 @@ def check_tools() -> None:
         "ssh-keygen": "openssh-client",
         "setpriv": "util-linux",
     }
+    if arch != architecture():
+        tools |= {arch.user_emulator: "qemu-user-static", "arch-test": "arch-test"}
     if os.geteuid() != 0:
         tools["newuidmap"] = "uidmap"
     missing = {package for tool, package in tools.items() if not shutil.which(tool, path=SEARCH_PATH)}

@@ -46,6 +46,20 @@ PACKAGES = (
     "udev",
     "zstd",
 )
+# By release: what only machines with containers have. Since trixie Docker's command is a package of its own.
+CONTAINER_PACKAGES = {
+    "bookworm": ("docker.io", "iptables", "podman"),
+    "trixie": ("docker-cli", "docker.io", "iptables", "podman"),
+}
+# Only for an image of another architecture, whose programs are emulated while it is built: packing the initrd well took
+# most of 14 minutes. And its kernel need not have the watchdog's driver, without which loading modules would fail.
+FOREIGN_HOOKS = (
+    '--essential-hook=echo COMPRESSLEVEL=1 >>"$1"/etc/initramfs-tools/conf.d/lab',
+    (
+        '--customize-hook=ls "$1"/usr/lib/modules/*/kernel/drivers/watchdog | grep -q i6300esb '
+        '|| sed -i /i6300esb/d "$1"/etc/modules-load.d/lab.conf'
+    ),
+)
 # A third of the tree, of no use to a machine without a screen, a sound card or a radio.
 LEFT_OUT = (
     "/usr/share/doc/*",
@@ -78,6 +92,17 @@ class Inputs:
     sources: tuple[str, ...]
     proxies: tuple[str, ...]
     overlay: bytes
+    more_packages: tuple[str, ...] = ()
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """All packages but the kernel's."""
+        return PACKAGES + self.more_packages
+
+    @property
+    def hooks(self) -> tuple[str, ...]:
+        """What is done only to an image of another architecture than this host's."""
+        return FOREIGN_HOOKS if self.arch != host.architecture() else ()
 
     def digest(self) -> str:
         """Names the image: 16 hexadecimal digits over all inputs."""
@@ -88,10 +113,11 @@ class Inputs:
                 self.arch.kernel_package,
                 self.sources,
                 self.proxies,
-                PACKAGES,
+                self.packages,
                 LEFT_OUT,
                 DISK_BYTES,
                 (GUEST / "make-disk.sh").read_text(),
+                *self.hooks,
             ]
         )
         return hashlib.sha256(described.encode() + self.overlay).hexdigest()[:16]
@@ -120,15 +146,16 @@ class Image:
         return self.directory / "initrd.img"
 
 
-def inputs_for(release: str) -> Inputs:
-    """Collect what an image of `release` is made from on this host."""
+def inputs_for(release: str, machine: str = "", more_packages: tuple[str, ...] = ()) -> Inputs:
+    """Collect what an image of `release` is made from on this host; `machine` is its architecture, by default ours."""
     host.check_release(release)
     return Inputs(
         release=release,
-        arch=host.architecture(),
+        arch=host.architecture(machine),
         sources=tuple(host.package_sources(release)),
         proxies=tuple(host.proxy_settings()),
         overlay=overlay_tar(keys()),
+        more_packages=more_packages,
     )
 
 
@@ -157,16 +184,16 @@ def overlay_files(pairs: Keys) -> Iterator[tuple[str, Path]]:
     yield "etc/lab/ssh_host_ed25519_key.pub", public_half(pairs.host)
 
 
-def ensure_image(release: str, progress: Progress) -> Image:
-    """The image of `release`, built if the cache has none.
+def ensure_image(release: str, progress: Progress, machine: str = "", more_packages: tuple[str, ...] = ()) -> Image:
+    """The image of `release`, built if the cache has none; `machine` and `more_packages` make images of their own.
 
     Raises HostError (tools are missing) and LabError (a tool failed, with its last lines).
     """
-    inputs = inputs_for(release)
+    inputs = inputs_for(release, machine, more_packages)
     image = Image(images_dir() / inputs.digest(), release)
     if image.directory.exists():
         return image
-    host.check_tools()
+    host.check_tools(machine)
     with locked(image.directory.with_suffix(".lock")):
         if not image.directory.exists():
             progress.say(f"building the {release} image {image.directory.name} (once, a minute or two)")
@@ -209,7 +236,7 @@ def mmdebstrap_command(inputs: Inputs, overlay: Path, root_tar: Path) -> list[st
         "--variant=minbase",
         f"--architectures={inputs.arch.debian}",
         f"--mode={'root' if os.geteuid() == 0 else 'unshare'}",
-        f"--include={','.join((*PACKAGES, inputs.arch.kernel_package))}",
+        f"--include={','.join((*inputs.packages, inputs.arch.kernel_package))}",
         # the machine can install packages without asking the network first
         "--skip=cleanup/apt",
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT),
@@ -217,6 +244,7 @@ def mmdebstrap_command(inputs: Inputs, overlay: Path, root_tar: Path) -> list[st
         *(f"--aptopt={line}" for line in inputs.proxies),
         # before the kernel is installed: its initrd is made by these files
         f"--essential-hook=tar-in {overlay} /",
+        *inputs.hooks,
         '--customize-hook=chroot "$1" /usr/local/lib/lab/install.sh',
         inputs.release,
         str(root_tar),

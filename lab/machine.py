@@ -2,13 +2,14 @@
 
 import json
 import os
+import platform
 import re
 import shlex
 import shutil
 import subprocess
 import threading
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -45,6 +46,13 @@ class Record:
     # QEMU's argument list that boots the disk, for the day the power is cut
     boot_command: list[str]
     owner_pid: int = 0
+    containers: bool = False
+    arch: str = field(default_factory=platform.machine)
+
+    @property
+    def spec(self) -> Spec:
+        """What kind of machine it is."""
+        return Spec(self.release, self.memory_mib, self.ubuntu_ssh, self.containers, self.arch)
 
     def orphaned(self) -> bool:
         """Whether it has died with the process that it belonged to."""
@@ -208,6 +216,21 @@ class Machine:
         return self._record.release
 
     @property
+    def directory(self) -> Path:
+        """Where its files are while it exists."""
+        return self._directory
+
+    @property
+    def boot_command(self) -> list[str]:
+        """QEMU's argument list that boots its disk."""
+        return list(self._record.boot_command)
+
+    @property
+    def qemu_pid(self) -> int:
+        """The process that runs it."""
+        return self._record.pid
+
+    @property
     def port(self) -> int:
         """The port of 127.0.0.1 that leads to its port 22."""
         return self._record.port
@@ -297,10 +320,14 @@ class Machine:
             raise self._not_back("a reboot", timeout_s) from None
         self._await_login(timeout_s)
 
-    def crash(self, timeout_s: float = REBOOT_TIMEOUT_S) -> None:
-        """Cut the power and boot the disk: what was not flushed is lost. Returns when ssh answers."""
+    def cut_power(self) -> None:
+        """End it as a power cut does; its disk and its console's log stay in `directory` until `close`."""
         self._shell.close()
         qemu.end(self._record.pid, self._directory)
+
+    def crash(self, timeout_s: float = REBOOT_TIMEOUT_S) -> None:
+        """Cut the power and boot the disk: what was not flushed is lost. Returns when ssh answers."""
+        self.cut_power()
         pid = qemu.start(self._record.boot_command, self._directory, dies_with_us=self._record.dies_with_us)
         self._record = replace(self._record, pid=pid)
         self._record.save(self._directory)

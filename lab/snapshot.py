@@ -2,16 +2,17 @@
 
 import hashlib
 import json
+import platform
 import shlex
 import subprocess
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lab import host, qemu
 from lab.accel import Accelerator, accelerator
 from lab.errors import GuestError, UsageError
-from lab.image import GUEST, Image, ensure_image, scratch_directory
+from lab.image import CONTAINER_PACKAGES, GUEST, Image, ensure_image, scratch_directory
 from lab.paths import locked
 from lab.progress import Progress
 from lab.qmp import Monitor
@@ -25,11 +26,13 @@ LEAST_MEMORY_MIB = 512
 
 @dataclass(frozen=True)
 class Spec:
-    """What a machine is: release, size, and how its ssh is arranged."""
+    """What a machine is: release, size, how its ssh is arranged, whether it has Docker and podman, its processor."""
 
     release: str = "trixie"
     memory_mib: int = 1536
     ubuntu_ssh: bool = False
+    containers: bool = False
+    arch: str = field(default_factory=platform.machine)
 
     def check(self) -> None:
         """Raises UsageError for what the lab cannot make."""
@@ -44,7 +47,12 @@ class Spec:
 
     def scripts(self) -> list[Path]:
         """What runs in the machine before it is saved, in this order."""
-        return [GUEST / "first-boot.sh", *([GUEST / "ubuntu-ssh.sh"] if self.ubuntu_ssh else [])]
+        chosen = {"ubuntu-ssh.sh": self.ubuntu_ssh, "containers.sh": self.containers}
+        return [GUEST / "first-boot.sh", *(GUEST / script for script, wanted in chosen.items() if wanted)]
+
+    def packages(self) -> tuple[str, ...]:
+        """What its image has beyond that of the others."""
+        return CONTAINER_PACKAGES[self.release] if self.containers else ()
 
 
 @dataclass(frozen=True)
@@ -57,10 +65,11 @@ class Snapshot:
 
 def hardware_for(spec: Spec, image: Image) -> qemu.Hardware:
     """The hardware of a machine of this kind on this host."""
-    arch = host.architecture()
+    arch = host.architecture(spec.arch)
     return qemu.Hardware(
         arch=arch,
-        accelerator=accelerator(arch, image.kernel),
+        # KVM runs the host's own instructions only
+        accelerator=accelerator(arch, image.kernel) if arch == host.architecture() else Accelerator.TCG,
         memory_mib=spec.memory_mib,
         kernel=image.kernel,
         initrd=image.initrd,
@@ -86,8 +95,8 @@ def ensure_snapshot(spec: Spec, progress: Progress) -> Snapshot:
     Raises UsageError, HostError, and GuestError when the machine does not come up as it should.
     """
     spec.check()
-    host.check_tools()
-    image = ensure_image(spec.release, progress)
+    host.check_tools(spec.arch)
+    image = ensure_image(spec.release, progress, spec.arch, spec.packages())
     hardware = hardware_for(spec, image)
     disk = image.directory / f"booted-{digest(spec, hardware)}.qcow2"
     with locked(disk.with_suffix(".lock")):
@@ -99,7 +108,9 @@ def ensure_snapshot(spec: Spec, progress: Progress) -> Snapshot:
 
 def describe(spec: Spec) -> str:
     """A machine's kind, for people."""
-    return f"{spec.release}, {spec.memory_mib} MiB{', ssh as on Ubuntu 24.04' if spec.ubuntu_ssh else ''}"
+    foreign = spec.arch != platform.machine()
+    more = {"ssh as on Ubuntu 24.04": spec.ubuntu_ssh, "containers": spec.containers, spec.arch: foreign}
+    return ", ".join([spec.release, f"{spec.memory_mib} MiB", *(name for name, wanted in more.items() if wanted)])
 
 
 def make(spec: Spec, hardware: qemu.Hardware, disk: Path, progress: Progress) -> None:
