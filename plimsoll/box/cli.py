@@ -8,7 +8,6 @@ from typing import NoReturn
 
 from plimsoll.box.errors import INTERNAL, INTERRUPTED, USAGE, BoxError
 from plimsoll.box.host import Host
-from plimsoll.box.model import GUARDED_LAYER, LAYERS, ROLLBACK_DELAY_S
 
 
 class _Parser(argparse.ArgumentParser):
@@ -17,43 +16,48 @@ class _Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"plimsoll: {message}\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+# By name, because nothing of a zipapp is kept compiled: what a command does not need is half of its run time.
+_COMMANDS = {
+    "status": ("plimsoll.box.cli_status", "show memory as it is, and who would be stopped now"),
+    "verify": ("plimsoll.box.cli_verify", "compare the live state with what was deployed"),
+    "revert": ("plimsoll.box.cli_change", "put everything back as it was before the first deploy"),
+    "guard": ("plimsoll.box.cli_guard", "watch memory, and stop the right workload in time"),
+    "reserve": ("plimsoll.box.cli_reserve", "announce what a load will allocate"),
+    "replay": ("plimsoll.box.cli_replay", "say what the guard would have done in a recording"),
+    "drill": ("plimsoll.box.cli_drill", "prove on this box that the guard acts"),
+    "state": ("plimsoll.box.cli_state", "print the live state as JSON"),
+    "apply": ("plimsoll.box.cli_change", "carry out one layer of a deploy, whose plan is read from standard input"),
+    "rollback": ("plimsoll.box.cli_change", "the way back that deploy.py arms while it changes sshd"),
+    "last-resort": ("plimsoll.box.cli_last_resort", "restart a box that is stalled for good; for its unit"),
+}
+"""The module of each command, and what the command does. The module has a function of the command's name, which runs
+it, and `NAME_arguments`, which adds its options to a parser."""
+
+
+def _parser(command: str) -> argparse.ArgumentParser:
+    """Return the parser, with the options of one command: the others need not be imported for it."""
     parser = _Parser(prog="plimsoll", description="Keeps this box reachable when its unified memory runs out.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    check = commands.add_parser("verify", help="compare the live state with what was deployed")
-    check.add_argument("--json", action="store_true", help="print the audit document")
-    check.add_argument("--strict", action="store_true", help="let what is pending count as drift")
-    check.add_argument("--notify", action="store_true", help="run the notify command of the policy if anything is bad")
-    back = commands.add_parser("revert", help="put everything back as it was before the first deploy")
-    back.add_argument("--layer", choices=LAYERS, metavar="LAYER", help="only what this layer changed")
-    back.add_argument("--dry", action="store_true", help="say what would be put back, and change nothing")
-    show = commands.add_parser("state", help="print the live state as JSON")
-    show.add_argument("--request", default="{}", help="JSON: what to read beyond the fixed sections")
-    commands.add_parser("apply", help="carry out one layer of a deploy, whose plan is read from standard input")
-    guard = commands.add_parser("rollback", help="the way back that deploy.py arms while it changes sshd")
-    guard.add_argument("verb", choices=("arm", "disarm", "fire"))
-    guard.add_argument("--layer", default=GUARDED_LAYER, choices=LAYERS)
-    guard.add_argument("--delay-s", type=int, default=ROLLBACK_DELAY_S)
+    for name, (module, what) in _COMMANDS.items():
+        of_command = commands.add_parser(name, help=what, description=what)
+        if name == command:
+            getattr(import_module(module), f"{_function(name)}_arguments")(of_command)
     return parser
 
 
-# By name, because nothing of a zipapp is kept compiled: what a command does not need is half of its run time.
-_COMMANDS = {
-    "verify": "plimsoll.box.cli_verify",
-    "state": "plimsoll.box.cli_state",
-    "apply": "plimsoll.box.cli_change",
-    "revert": "plimsoll.box.cli_change",
-    "rollback": "plimsoll.box.cli_change",
-}
-"""The module of each command; it has a function of the command's name."""
+def _function(command: str) -> str:
+    return command.replace("-", "_")
+
+
 _WHAT_NOW = "what was not written yet stays as it was; mend this and run it again"
 
 
 def main(argv: Sequence[str] | None = None, host: Host | None = None, program: bytes = b"") -> int:
     """Run one command and return its exit code; `program` is the zipapp's own content, to be installed."""
-    arguments = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = _parser(words[0] if words else "").parse_args(words)
     try:
-        run = getattr(import_module(_COMMANDS[arguments.command]), arguments.command)
+        run = getattr(import_module(_COMMANDS[arguments.command][0]), _function(arguments.command))
         return int(run(arguments, host or Host(), program))
     except BoxError as error:
         return _fail(error.exit_code, str(error))

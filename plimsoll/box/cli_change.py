@@ -13,12 +13,17 @@ from plimsoll.box import revert as reverting
 from plimsoll.box import rollback as way_back
 from plimsoll.box.errors import GOOD, INTERNAL, UsageError
 from plimsoll.box.host import Host
-from plimsoll.box.model import GUARDED_LAYER
+from plimsoll.box.model import GUARDED_LAYER, LAYERS, ROLLBACK_DELAY_S
 
 
 def _need_root(what: str) -> None:
     if os.geteuid() != 0:
         raise UsageError(f"{what} needs root: use sudo")
+
+
+def apply_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add nothing: all that it needs is in the plan."""
+    del parser
 
 
 def apply(_arguments: argparse.Namespace, host: Host, program: bytes) -> int:
@@ -51,6 +56,12 @@ def _say(line: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def revert_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("--layer", choices=LAYERS, metavar="LAYER", help="only what this layer changed")
+    parser.add_argument("--dry", action="store_true", help="say what would be put back, and change nothing")
+
+
 def revert(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
     """Put back what the ledger remembers, or say what would be put back."""
     _need_root("reverting")
@@ -74,6 +85,13 @@ def _report(outcomes: Iterable[tuple[str, str]]) -> int:
     if not found:
         _say("nothing to put back")
     return INTERNAL if "failed" in found else GOOD
+
+
+def rollback_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("verb", choices=("arm", "disarm", "fire"))
+    parser.add_argument("--layer", default=GUARDED_LAYER, choices=LAYERS)
+    parser.add_argument("--delay-s", type=int, default=ROLLBACK_DELAY_S)
 
 
 def rollback(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:

@@ -9,6 +9,11 @@ from plimsoll.box.host import Host
 from plimsoll.box.model import Request
 
 
+def state_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("--request", default="{}", help="JSON: what to read beyond the fixed sections")
+
+
 def state(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
     """Print the state on one line."""
     try:

@@ -9,6 +9,13 @@ from plimsoll.box.host import Host
 from plimsoll.box.judge import exit_code
 
 
+def verify_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("--json", action="store_true", help="print the audit document")
+    parser.add_argument("--strict", action="store_true", help="let what is pending count as drift")
+    parser.add_argument("--notify", action="store_true", help="run the notify command of the policy if anything is bad")
+
+
 def verify(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
     """Compare the live state with what was deployed; 2 for drift, 3 for what could not be told."""
     wanted, command = judging.load_wanted(host)

@@ -12,8 +12,6 @@ from plimsoll.box.guard.records import Event, Kind
 
 SPARED_S = 5.0
 """For how long somebody who could not be signalled is no candidate: long enough for a look at who is there now."""
-GAP_S = 1.0
-"""A sample later than that is told of: the loop wants one every 100 ms."""
 
 
 Timeline = tuple[tuple[str, float], ...]
