@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
@@ -104,6 +104,7 @@ class Layers(Model):
     sshd: bool = True
     user_manager: bool = True
     earlyoom: bool = True
+    guard: bool = True
     recovery: bool = False
     driver_option: bool = False
 
@@ -201,6 +202,69 @@ class Verify(Model):
         return self
 
 
+# Workload selectors as guard.toml has them; patterns are a shell's.
+_SELECTOR = re.compile(r"(cgroup|unit|command):\S.*")
+# Shape of a group name, groupadd(8).
+_GROUP = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+
+
+def _check_selector(selector: object) -> object:
+    if isinstance(selector, str) and not (selector.isprintable() and _SELECTOR.fullmatch(selector)):
+        raise wrong(f"{selector!r} must be cgroup:PATTERN, unit:PATTERN or command:PATTERN")
+    return selector
+
+
+def _check_path(path: object) -> object:
+    if isinstance(path, str) and not (path.isprintable() and path.startswith("/")):
+        raise wrong(f"{path!r} must be an absolute path")
+    return path
+
+
+def _check_group(name: object) -> object:
+    if isinstance(name, str) and not _GROUP.fullmatch(name):
+        raise wrong(f"{name!r} is no name of a group")
+    return name
+
+
+Mode = Literal["auto", "observe", "armed"]
+Selectors = Annotated[tuple[Annotated[str, BeforeValidator(_check_selector)], ...], BeforeValidator(as_tuple)]
+Paths = Annotated[tuple[Annotated[str, BeforeValidator(_check_path)], ...], BeforeValidator(as_tuple)]
+Groups = Annotated[tuple[Annotated[str, BeforeValidator(_check_group)], ...], BeforeValidator(as_tuple)]
+
+
+class GuardRules(Model):
+    """How single rules stand, where that is not as all of them do."""
+
+    floor: Mode | None = None
+    rate: Mode | None = None
+    slow: Mode | None = None
+    stall: Mode | None = None
+
+
+class Guard(Model):
+    """What the guard may do on a host, to whom, and whom it tells."""
+
+    mode: Mode = "auto"
+    rules: GuardRules = GuardRules()
+    protect: Selectors = ()
+    prefer: Selectors = ()
+    gpu_devices: Paths = ()
+    attributed_min_mib: Annotated[float, Field(ge=1, le=1 << 20)] | None = None
+    fallback_min_gib: Annotated[float, Field(ge=0.1, le=4096)] | None = None
+    hook_command: Argv = ()
+    metrics_file: Annotated[str, BeforeValidator(_check_path)] | None = None
+    reserve_groups: Groups = ()
+    last_resort: bool = False
+
+    @model_validator(mode="after")
+    def _absolute(self) -> Self:
+        if self.hook_command and not self.hook_command[0].startswith("/"):
+            raise wrong(
+                f"hook_command must begin with an absolute path, not {self.hook_command[0]!r}", ("hook_command",)
+            )
+        return self
+
+
 class _Line(NamedTuple):
     path: tuple[str, ...]
     gib: float
@@ -218,6 +282,7 @@ class Policy(Model):
     )
     ladder: Ladder = Ladder()
     earlyoom: Earlyoom = Earlyoom()
+    guard: Guard = Guard()
     sshd: Sshd = Sshd()
     trims: Units = ()
     verify: Verify = Verify()

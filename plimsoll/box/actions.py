@@ -182,9 +182,8 @@ def retire_unit(host: Host, unit: str, verbs: Sequence[str]) -> None:
     for service in triggers:
         host.run("systemctl", "stop", "--", service)
         host.run("systemctl", "reset-failed", "--", service)
-    if unit.endswith(".timer"):
-        # a persistent timer keeps a stamp of its last run
-        host.run("systemctl", "clean", "--what=state", "--", unit)
+    # a persistent timer keeps a stamp of its last run, a daemon of ours what it has learnt; records stay
+    host.run("systemctl", "clean", "--what=state", "--", unit)
 
 
 def _start_socket(host: Host, socket: str) -> None:
@@ -349,6 +348,29 @@ _INFINITY = str(2**64 - 1)
 """systemd's word for no value of its own: the configured one counts (seen with 257)."""
 
 
+HAND_OVER_TIMEOUT_S = 120
+"""A successor is made ready first, and waits until nobody is being stopped: 80 s at the most."""
+
+
+def _renew(host: Host, unit: str) -> str:
+    """Have a unit of ours that runs go by its new file; one that does not, or is not there any more, need not."""
+    if unit_state(host, unit)["activity"] != "active":
+        return f"{unit} does not run: nothing to restart"
+    _must(host, "systemctl", "restart", "--", unit)
+    return f"systemctl restart {unit}"
+
+
+def _hand_over(host: Host, unit: str) -> str:
+    """Have a running daemon of ours read its configuration anew, or be followed by its new version, without a gap."""
+    if unit_state(host, unit)["activity"] != "active":
+        return f"{unit} does not run: nothing to hand over"
+    ran = host.run("systemctl", "reload", "--", unit, timeout_s=HAND_OVER_TIMEOUT_S)
+    if ran.code == 0:
+        return f"systemctl reload {unit}"
+    _must(host, "systemctl", "restart", "--", unit)
+    return f"systemctl restart {unit}, since reload failed: {ran.problem}"
+
+
 def _user_managers(host: Host, score: str) -> str:
     return managers.apply_score(host, int(score))
 
@@ -368,6 +390,9 @@ ACTIONS: dict[str, Action] = {
     "enable": Action(8, _enable, _observe_unit),
     "stop": Action(9, _systemctl("stop"), _observe_unit),
     "mask": Action(10, _systemctl("mask"), _observe_unit),
+    # before a start: what is only then started goes by its files anyway
+    "renew": Action(10, _renew),
+    "hand-over": Action(10, _hand_over),
     "start": Action(11, _systemctl("start"), _observe_unit),
     "restart": Action(12, _systemctl("restart")),
     "try-restart": Action(13, _systemctl("try-restart")),

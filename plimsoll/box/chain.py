@@ -229,4 +229,6 @@ _KINDS: Mapping[Kind, Callable[[Wanted, State], list[Link]]] = {
     Kind.CMDLINE: _cmdline,
     Kind.MODULE_OPTION: _module_option,
     Kind.CONFIG_FILE: _config_file,
+    # kept in a file that nothing else has a say in, or in none
+    Kind.HEARTBEAT: _config_file,
 }

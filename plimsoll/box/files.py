@@ -1,7 +1,6 @@
 """Writing a file so that a reset leaves the old one or the new one, never a part of either."""
 
 import os
-import tempfile
 
 TEMPORARY_SUFFIX = ".plimsoll-tmp"
 """No daemon reads a name with this ending: drop-in directories are read for *.conf only."""
@@ -14,6 +13,8 @@ def stage(path: str, content: bytes, mode: int, owner: tuple[int, int] = (0, 0))
     """
     if os.path.isdir(path) and not os.path.islink(path):
         raise IsADirectoryError(21, "is a directory where a file belongs", path)
+    import tempfile  # noqa: PLC0415  # 3 ms of the 60 of a reading, which imports this module and writes nothing
+
     directory, name = os.path.split(path)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=TEMPORARY_SUFFIX, dir=directory)
     try:

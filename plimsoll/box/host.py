@@ -13,11 +13,17 @@ _CHUNK_BYTES = 64 << 10
 """/proc/sys allocates a buffer as large as what is asked for, and refuses 4 MiB with ENOMEM."""
 
 
-def _regular(path: str, flags: int) -> int:
-    """Open what can be read without waiting for anybody, and without an effect as opening a watchdog has."""
-    if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):
+def _open_regular(path: str) -> tuple[int, int]:
+    """Open what can be read without waiting for anybody, and without an effect as opening a watchdog has.
+
+    Returns the descriptor, and the size of what is on a disk; 0 of what the kernel makes up.
+    """
+    found = os.stat(path)
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "is not a regular file", path)
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), found.st_size
 
 
 @dataclass(frozen=True)
@@ -48,11 +54,17 @@ class Host:
 
     def content(self, path: str) -> bytes:
         """Return a file's bytes, up to MAX_TEXT_BYTES; raises OSError, for a device or a FIFO too."""
-        content = bytearray()
-        with open(self.path(path), "rb", buffering=0, opener=_regular) as file:
-            while len(content) < MAX_TEXT_BYTES and (chunk := file.read(_CHUNK_BYTES)):
+        descriptor, size = _open_regular(self.path(path))
+        try:
+            # no file object, which costs half as much again, and no pieces of what is on a disk: joining those of
+            # a package database of 0.8 MB took 3 ms of 90
+            at_once = min(size, MAX_TEXT_BYTES) or _CHUNK_BYTES
+            content = b""
+            while len(content) < MAX_TEXT_BYTES and (chunk := os.read(descriptor, at_once)):
                 content += chunk
-        return bytes(content)
+        finally:
+            os.close(descriptor)
+        return content
 
     def text(self, path: str) -> str:
         """Return a file's text, bytes that are not UTF-8 replaced; raises OSError."""

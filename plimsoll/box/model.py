@@ -24,12 +24,17 @@ LAYERS = (
     "sshd",
     "user_manager",
     "earlyoom",
+    "guard",
     "recovery",
     "driver_option",
     "trims",
 )
 """The order in which a deploy goes: what others stand on first, what is opt-in last."""
 
+PROGRAM = "/usr/local/lib/plimsoll/plimsoll.pyz"
+"""Where a host has the program."""
+OWN_UNITS = "plimsoll-"
+"""What the names of the units begin with that come with the program."""
 GUARDED_LAYER = "sshd"
 """The layer after which nobody might come in again: it is taken back by the host itself unless a login is proven."""
 ROLLBACK_DELAY_S = 180
@@ -51,6 +56,7 @@ class Kind(enum.StrEnum):
     CMDLINE = "cmdline"
     MODULE_OPTION = "module_option"
     SESSION_SCORE = "session_score"
+    HEARTBEAT = "heartbeat"
 
 
 class Verdict(enum.StrEnum):
@@ -167,7 +173,7 @@ class Request:
     @classmethod
     def for_wanted(cls, wanted: "list[Wanted]") -> "Request":
         """Return what the judgement of `wanted` needs to be read."""
-        unit_kinds = (Kind.UNIT_PROPERTY, Kind.UNIT_STATE, Kind.CMDLINE, Kind.SESSION_SCORE)
+        unit_kinds = (Kind.UNIT_PROPERTY, Kind.UNIT_STATE, Kind.CMDLINE, Kind.SESSION_SCORE, Kind.HEARTBEAT)
         return cls(
             sysctls=_targets(wanted, Kind.SYSCTL),
             units=_targets(wanted, *unit_kinds),

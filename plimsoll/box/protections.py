@@ -81,7 +81,7 @@ def read(
     in_units = {_unit(process["cgroup"]) for process in servers if not process["cgroup"].startswith("/user.slice/")}
     limited = unit_settings.read(host, homes, in_units - {""}, total_bytes, found)
     _engines(host, servers, {*limited, *(f"docker-{i}.scope" for i in seen)}, total_bytes, found)
-    for process in running:
+    for process in (each for each in running if each["comm"] in containers.CLIENTS):
         limit = _limit(host, process["cgroup"])
         containers.client(process, limit, found, container_seen=bool(seen) and all(seen.values()))
     _earlyoom(running, memory, driver, packages, found)

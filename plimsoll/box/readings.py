@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll.box import cmdline, scores
-from plimsoll.box.model import Kind, Place, State, Wanted
+from plimsoll.box import cmdline, heartbeat, scores
+from plimsoll.box.model import OWN_UNITS, Kind, Place, State, Wanted
 from plimsoll.box.quantities import parse_bytes, parse_span_us
 from plimsoll.box.resolve import Effective, after_reboot, ini_value, unreadable
 from plimsoll.box.resolve_sysctl import read_at_boot, sysctl_key, sysctl_others, sysctl_value, taken_back
@@ -88,7 +88,8 @@ def _unit_property(control: Wanted, state: State) -> Reading:
     if unknown := _unit_unknown(control, state) or (_hidden(state) if needs_process else ""):
         return Reading(unknown=unknown)
     unit = state["units"][control.target]
-    if unit["show"].get("LoadState") == "not-found":
+    # a unit of ours that is not there yet comes with the same layer
+    if unit["show"].get("LoadState") == "not-found" and not control.target.startswith(OWN_UNITS):
         return Reading(unsupported=f"{control.target} is not on this host")
     kept = _kept(control, state, ini_value(unit_files_in_order(unit), control.section, control.name))
     if control.name in CGROUP_FILE:
@@ -331,6 +332,22 @@ def _module_option(control: Wanted, state: State) -> Reading:
     return Reading(live=str(pools), pending="takes effect with the next boot", **kept)
 
 
+def _heartbeat(control: Wanted, state: State) -> Reading:
+    """Compare what the running daemon says of itself, and the kernel of it, with what is wanted of it."""
+    if unknown := _unit_unknown(control, state) or _hidden(state):
+        return Reading(unknown=unknown)
+    process = state["units"][control.target]["process"]
+    if process is None:
+        return Reading(drift=f"{control.target} is not running", persisted=control.value)
+    said = state.get("heartbeat")
+    if said is not None and "error" in said:
+        return Reading(unknown=str(said["error"]))
+    if said is None or said["pid"] != process["pid"]:
+        return Reading(drift=f"{control.target} runs and has not said how it is", persisted=control.value)
+    live, right, drift = heartbeat.compare(control, said, state)
+    return Reading(live=live, live_right=right, drift=drift, persisted=control.value)
+
+
 READERS: Mapping[Kind, Callable[[Wanted, State], Reading]] = {
     Kind.SYSCTL: _sysctl,
     Kind.UNIT_PROPERTY: _unit_property,
@@ -341,4 +358,5 @@ READERS: Mapping[Kind, Callable[[Wanted, State], Reading]] = {
     Kind.CMDLINE: _cmdline,
     Kind.MODULE_OPTION: _module_option,
     Kind.SESSION_SCORE: _session_score,
+    Kind.HEARTBEAT: _heartbeat,
 }

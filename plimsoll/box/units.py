@@ -108,7 +108,7 @@ def conf_paths(host: Host, directories: Iterable[str]) -> list[str]:
 def _files(host: Host, paths: Iterable[str]) -> list[dict[str, Any]]:
     seen: set[str] = set()
     found = []
-    for path in paths:
+    for path in (each for each in paths if os.path.lexists(host.path(each))):
         # /lib is a link to /usr/lib on a merged system: the same file must not count as two.
         real = os.path.realpath(host.path(posixpath.dirname(path))) + "/" + posixpath.basename(path)
         file = None if real in seen else host.file(path)
@@ -132,6 +132,18 @@ def cgroup_chain(host: Host, group: str) -> list[dict[str, Any]]:
 
 def process(host: Host, pid: int) -> dict[str, Any] | None:
     """Return a process's name, argv, score, parent, owner and start (seconds after boot); None when it is gone."""
+    arguments = _arguments(host, pid)
+    return None if arguments is None else _process(host, pid, arguments)
+
+
+def _arguments(host: Host, pid: int) -> list[str] | None:
+    try:
+        return host.text(f"/proc/{pid}/cmdline").rstrip("\0").split("\0")
+    except OSError:
+        return None
+
+
+def _process(host: Host, pid: int, arguments: list[str]) -> dict[str, Any] | None:
     try:
         # It may end between any two of these.
         name, _, rest = host.text(f"/proc/{pid}/stat").partition("(")[2].rpartition(")")
@@ -139,7 +151,7 @@ def process(host: Host, pid: int) -> dict[str, Any] | None:
         return {
             "pid": pid,
             "comm": name,
-            "argv": host.text(f"/proc/{pid}/cmdline").rstrip("\0").split("\0"),
+            "argv": arguments,
             "oom_score_adj": int(host.text(f"/proc/{pid}/oom_score_adj")),
             "ppid": int(fields[1]),
             "uid": os.stat(host.path(f"/proc/{pid}")).st_uid,
@@ -152,8 +164,11 @@ def process(host: Host, pid: int) -> dict[str, Any] | None:
 
 def processes(host: Host) -> list[dict[str, Any]]:
     """Return every process that could be read; kernel threads, which have no arguments, are left out."""
-    found = (process(host, int(name)) for name in host.names("/proc") if name.isdigit())
-    return [p for p in found if p is not None and p["argv"] != [""]]
+    pids = (int(name) for name in host.names("/proc") if name.isdigit())
+    arguments = ((pid, _arguments(host, pid)) for pid in pids)
+    # of a kernel thread, as half of all are on a large machine, nothing else is read
+    found = (_process(host, pid, argv) for pid, argv in arguments if argv not in (None, [""]))
+    return [p for p in found if p is not None]
 
 
 def matters(item: dict[str, Any]) -> bool:

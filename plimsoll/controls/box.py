@@ -1,9 +1,10 @@
 """Layer box: the program itself, what is wanted of this host as data, and the box's own checks of it."""
 
+from plimsoll.box import model
 from plimsoll.controls.record import UnitState, Why
 from plimsoll.controls.values import Fixed
 
-PROGRAM = "/usr/local/lib/plimsoll/plimsoll.pyz"
+PROGRAM = model.PROGRAM
 WRAPPER = "/usr/local/bin/plimsoll"
 WANTED = "/etc/plimsoll/wanted.json"
 UNITS = ("plimsoll-verify.service", "plimsoll-verify.timer", "plimsoll-verify.path")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from plimsoll.box.guard import config as guard_config
 from plimsoll.box.model import Kind
 from plimsoll.box.readings import CGROUP_FILE
 from plimsoll.box.revert import PROGRAM_LAYER
@@ -35,6 +36,12 @@ _BY_KIND = {
     Kind.MODULE_OPTION: "/proc/driver/nvidia/params of the loaded driver, and the options in modprobe.d",
     Kind.SESSION_SCORE: "oom_score_adj of sshd's listener (-1000) and of the login sessions started since",
 }
+_BY_HEARTBEAT = {
+    "program": "the hash of the program that the running process says it was started from",
+    "configuration": "the hash of the file that the running process says it goes by, against the file's",
+    "memory": "VmLck of the running process",
+    "sample": "the time of its last sample, less than 10 s ago",
+}
 _BY_MANAGER = {
     "system": "the property of PID 1, and a watchdog device that is open, with its real timeout",
     "user": "each running user manager's own score, and a process that was really started through it by the deploy",
@@ -46,6 +53,8 @@ def verified_by(control: Control) -> str:
     """Say, for a person, what verify looks at for a control."""
     if control.kind is Kind.MANAGER_PROPERTY:
         return _BY_MANAGER[control.target]
+    if control.kind is Kind.HEARTBEAT:
+        return _BY_HEARTBEAT[control.name]
     if control.kind is not Kind.UNIT_PROPERTY:
         return _BY_KIND[control.kind]
     file = CGROUP_FILE.get(control.name)
@@ -149,13 +158,19 @@ def _targets(control: Control) -> str:
 
 
 def _default(control: Control) -> str:
-    return "made on the host" if control.kind is Kind.CMDLINE else f"`{control.default}`"
+    return "made on the host" if control.made else f"`{control.default}`"
 
 
 def _file(control: Control) -> str:
     if not control.file:
-        return "the package database" if control.kind is Kind.PACKAGE else "the unit's own links"
+        return _NO_FILE.get(control.kind, "the unit's own links")
     return f"`{control.file.format(unit='UNIT' if control.targets else control.target)}`"
+
+
+_NO_FILE = {
+    Kind.PACKAGE: "the package database",
+    Kind.HEARTBEAT: "nothing: it is so, or not, while the unit runs",
+}
 
 
 def _reasons(why: Why) -> str:
@@ -231,6 +246,13 @@ def layers_table() -> str:
     return "\n".join(rows)
 
 
+def guard_keys() -> str:
+    """Return every key of guard.toml, as the guard itself describes them."""
+    rows = ["| key | accepts | default | meaning |", "|---|---|---|---|"]
+    rows += [f"| `{row.key}` | {row.accepts} | {row.default} | {row.means} |" for row in guard_config.describe()]
+    return "\n".join(rows)
+
+
 # What a key means; its type, range and default are read from the policy's own model.
 _MEANING = {
     "values.CONTROL": "another value for one control of [settings.md](settings.md), in the form given there; null "
@@ -242,6 +264,26 @@ _MEANING = {
     "earlyoom.term_percent": "below this percentage earlyoom sends SIGTERM; null: by the installed version",
     "earlyoom.kill_percent": "below this percentage SIGKILL; needs term_percent",
     "earlyoom.prefer": "regular expressions for process names, cut at 15 characters as the kernel does",
+    "guard.mode": "how the guard's rules stand: auto arms each once that is known to be harmless, observe only says "
+    "what it would do, armed acts from the start ([guard.md](guard.md#arming))",
+    "guard.rules.floor": "the same for one rule; null: as guard.mode",
+    "guard.rules.rate": "the same for one rule",
+    "guard.rules.slow": "the same for one rule",
+    "guard.rules.stall": "the same for one rule; with auto it observes",
+    "guard.protect": "what the guard never stops: `cgroup:PATTERN`, `unit:PATTERN` (a container's name too) or "
+    "`command:PATTERN`, a shell's patterns",
+    "guard.prefer": "what it stops before others, in the same form",
+    "guard.gpu_devices": "device files by which a holder of the GPU is known, a shell's patterns; empty: the NVIDIA "
+    "driver's",
+    "guard.attributed_min_mib": "who holds less of the GPU's memory, and did not grow by as much, is not stopped; "
+    "null: 1024",
+    "guard.fallback_min_gib": "where nobody holds the GPU, the largest container is stopped if it has this much; "
+    "null: 8",
+    "guard.hook_command": "run on the box after it has acted, with the record on its standard input; the first word "
+    "is an absolute path",
+    "guard.metrics_file": "written once a second in a form that node_exporter's textfile collector takes; null: none",
+    "guard.reserve_groups": "groups whose members may announce a load, besides root",
+    "guard.last_resort": "restart the box after minutes in which everybody stalled on memory, at most twice a day",
     "sshd.retire_socket": "disable ssh.socket and let sshd listen by itself; refused for a port only the socket has",
     "trims": "units, with their suffix, to be stopped and masked together with what would start them again",
     "verify.notify_command": "run on the box when verify finds something bad, with the audit document on its "
@@ -281,13 +323,21 @@ _TYPES = {"boolean": "true or false", "integer": "a whole number", "number": "a 
 def _accepts(found: Mapping[str, Any]) -> str:
     if "anyOf" in found:
         return ", ".join(_accepts(each) for each in found["anyOf"])
+    if "enum" in found:
+        return ", ".join(found["enum"])
     if found["type"] == "array":
         return f"a list of {_TYPES[found['items']['type']]}"
+    return _TYPES.get(found["type"], str(found["type"])) + _range(found)
+
+
+def _range(found: Mapping[str, Any]) -> str:
     if "exclusiveMinimum" in found:
-        return f"{_TYPES[found['type']]} above {found['exclusiveMinimum']}"
-    if "minimum" in found:
-        return f"{_TYPES[found['type']]} from {found['minimum']} to {found['maximum']}"
-    return _TYPES.get(found["type"], str(found["type"]))
+        return f" above {found['exclusiveMinimum']}"
+    return f" from {_figure(found['minimum'])} to {_figure(found['maximum'])}" if "minimum" in found else ""
+
+
+def _figure(number: float) -> str:
+    return str(round(number) if number == round(number) else number)
 
 
 def _shown(found: Mapping[str, Any]) -> str:
@@ -298,6 +348,7 @@ def _shown(found: Mapping[str, Any]) -> str:
 
 MADE: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "inventory.md": {"policy": policy_table},
+    "guard.md": {"keys": guard_keys},
     "how-it-works.md": {
         "layers": layers_table,
         "earlyoom": earlyoom_table,

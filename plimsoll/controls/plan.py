@@ -110,7 +110,7 @@ def host_plan(policy: Policy, state: State, waiver: Callable[[str], Waiver | Non
     files["box"] = render.box_files(everything, policy)
     return HostPlan(
         wanted=tuple(everything),
-        judgements=tuple(judge(everything, state, today)),
+        judgements=(*judgements, *judge(everything[len(pairs) :], state, today)),
         layers=tuple(
             _layer_plan(layer, files[layer], kept, state)
             for layer in registry.LAYERS

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from plimsoll.box.model import State
 from plimsoll.box.quantities import parse_bytes
-from plimsoll.controls import earlyoom, registry, slices, sshd, trims
+from plimsoll.controls import earlyoom, guard, registry, slices, sshd, trims
 from plimsoll.policy import KERNEL_RESERVE, Policy
 
 MIN_SYSTEMD = 250
@@ -94,7 +94,7 @@ def _children(values: dict[str, str], state: State) -> Iterator[str]:
     if own is None:
         return
     login = len(slices.login_units_in_use(state)) * (parse_bytes(values.get("slices/login:MemoryMin", "0")) or 0)
-    units = sum(parse_bytes(values.get(f"{layer}/MemoryMin", "0")) or 0 for layer in ("sshd", "journald"))
+    units = sum(parse_bytes(values.get(f"{layer}/MemoryMin", "0")) or 0 for layer in ("sshd", "journald", "guard"))
     if (parse_bytes(own) or 0) < login + units:
         yield (
             f"slices/system.slice:MemoryMin is {own}, but its units are promised {(login + units) >> 20} MiB: "
@@ -117,14 +117,23 @@ def _layers(policy: Policy, state: State) -> Iterator[str]:
             f"trims: {unit} cannot be masked, its own file is where the mask would have to be ({MASKS}/{unit}): "
             "move it to /usr/local/lib/systemd/system, or take it off the list"
         )
-    if policy.layers.recovery and state["platform"]["encrypted_root"] is not False:
-        yield (
-            "the layer recovery restarts the box by itself, but /etc/crypttab asks for a passphrase at boot (or "
-            "cannot be read): the box would not come back; set up unattended unlocking, or switch the layer off"
-        )
+    for what, off in _restarting(policy):
+        if state["platform"]["encrypted_root"] is not False:
+            yield (
+                f"{what} restarts the box by itself, but /etc/crypttab asks for a passphrase at boot (or cannot be "
+                f"read): the box would not come back; set up unattended unlocking, or {off}"
+            )
     running = state["units"]["earlyoom.service"].get("show", {}).get("ActiveState") == "active"
     if policy.layers.earlyoom and not running and earlyoom.would_fire_at_once(policy, state):
         yield f"{earlyoom.describe_firing_point(policy, state)}: it would kill at once; free memory first"
+
+
+def _restarting(policy: Policy) -> Iterator[tuple[str, str]]:
+    """Yield what restarts the box by itself, and how it is switched off."""
+    if policy.layers.recovery:
+        yield "the layer recovery", "switch the layer off"
+    if policy.layers.guard and policy.guard.last_resort:
+        yield "guard.last_resort", "leave it out"
 
 
 def _unmaskable(policy: Policy, state: State) -> list[str]:
@@ -141,7 +150,7 @@ def _socket_would_lose(policy: Policy, state: State) -> bool:
 
 
 def _masked(policy: Policy, state: State) -> list[str]:
-    candidates = {"sshd": sshd.own_unit(state), "earlyoom": [earlyoom.UNIT]}
+    candidates = {"sshd": sshd.own_unit(state), "earlyoom": [earlyoom.UNIT], "guard": guard.units(policy)}
     units = [u for layer, names in candidates.items() if registry.layer_is_on(layer, policy) for u in names]
     return [u for u in units if state["units"][u].get("show", {}).get("LoadState") == "masked"]
 
@@ -160,6 +169,8 @@ def _notes(policy: Policy, state: State) -> Iterator[str]:
     yield from state["memory"]["inconsistencies"]
     if policy.layers.earlyoom:
         yield earlyoom.describe_firing_point(policy, state)
+    if policy.layers.guard:
+        yield from guard.notes(policy, state)
     for unit, remark in KILLERS.items():
         if state["units"].get(unit, {}).get("show", {}).get("ActiveState") == "active":
             yield f"another killer is active: {unit}; {remark}"

@@ -52,6 +52,8 @@ class Control:
     """Says whether a host is to have it at all, for what is opt-in within its layer."""
     choose: Callable[[str, Policy, State], str] | None = None
     """Turns the policy's value into this host's, where that depends on the host."""
+    made: bool = False
+    """Whether the value is made from a section of the policy and from the host, and is not one to be given."""
 
     kind = Kind.SYSCTL
     """The kind of the record; every subclass has its own."""
@@ -212,6 +214,45 @@ class UnitState(Control):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OwnUnit(UnitState):
+    """A unit that comes with us: its file, which has a template of its name, and whether it is enabled and running."""
+
+    def after(self, wanted: Wanted) -> tuple[Action, ...]:
+        """Make systemd read the file, and have a running unit go by it."""
+        return (("daemon-reload",), ("renew", wanted.target))
+
+    def undo(self) -> str:
+        """Say what happens to the unit."""
+        return "The unit is stopped, and its file and what it kept below /var/lib are removed."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heartbeat(Control):
+    """What a running daemon of ours says of itself, and the kernel of it; `name` says which of it."""
+
+    kind = Kind.HEARTBEAT
+    mend: str
+    """The action that mends it: `hand-over` (no moment without a daemon), or `restart`."""
+
+    def request(self) -> Request:
+        """Ask for the unit, and for the file that it goes by."""
+        return Request(units=(self.target,), files=(self.file,) if self.file else ())
+
+    def after(self, wanted: Wanted) -> tuple[Action, ...]:
+        """Have a running daemon read its file anew."""
+        return ((self.mend, wanted.target),)
+
+    def live_actions(self, wanted: Wanted, judgement: Judgement, state: State) -> list[Action]:
+        """Mend a daemon that runs and is not as it should be."""
+        is_running = state["units"][wanted.target].get("process") is not None
+        return [(self.mend, wanted.target)] if is_running and judgement.verdict == "drifted" else []
+
+    def undo(self) -> str:
+        """Say where it goes."""
+        return "It goes with the unit."
+
+
+@dataclass(frozen=True, kw_only=True)
 class Package(Control):
     """A Debian package that must be installed; which version is the release's choice."""
 
@@ -238,6 +279,7 @@ class Cmdline(Control):
     """What a daemon was really started with; `default` and the chosen value are a JSON list of arguments."""
 
     kind = Kind.CMDLINE
+    made: bool = True
     variable: str
 
     def request(self) -> Request:

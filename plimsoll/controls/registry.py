@@ -9,6 +9,7 @@ from plimsoll.controls import (
     box,
     driver_option,
     earlyoom,
+    guard,
     journald,
     kernel,
     recovery,
@@ -21,7 +22,7 @@ from plimsoll.controls.record import Control, Waivers
 from plimsoll.controls.values import ValueSpec
 from plimsoll.policy import Policy
 
-_MODULES = (box, kernel, slices, journald, sshd, user_manager, earlyoom, recovery, driver_option)
+_MODULES = (box, kernel, slices, journald, sshd, user_manager, earlyoom, guard, recovery, driver_option)
 LAYERS = model.LAYERS
 
 

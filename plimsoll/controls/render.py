@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import posixpath
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ import jinja2
 
 from plimsoll import zipapp
 from plimsoll.box.model import WANTED_SCHEMA, Kind, Wanted
-from plimsoll.controls import box, earlyoom
+from plimsoll.controls import box, earlyoom, guard
 from plimsoll.controls.record import Action
 from plimsoll.policy import Policy
 
@@ -65,6 +66,7 @@ _TEMPLATE_OF = {
     Kind.SESSION_SCORE: "section.conf.j2",
     Kind.CMDLINE: "earlyoom.j2",
     Kind.MODULE_OPTION: "modprobe.conf.j2",
+    Kind.HEARTBEAT: "guard.toml.j2",
 }
 
 
@@ -75,17 +77,26 @@ def layer_files(layer: str, wanted: Sequence[Wanted], after: Iterable[tuple[Want
         follow.setdefault(control.file, {}).update(dict.fromkeys(actions))
     by_file: dict[str, list[Wanted]] = {}
     for control in wanted:
-        if control.file and control.kind in _TEMPLATE_OF:
+        if control.file and (control.kind in _TEMPLATE_OF or control.kind is Kind.UNIT_STATE):
             by_file.setdefault(control.file, []).append(control)
-    return [File(path, _content(layer, group), tuple(follow.get(path, ()))) for path, group in by_file.items()]
+    return [File(path, _content(layer, group, wanted), tuple(follow.get(path, ()))) for path, group in by_file.items()]
 
 
-def _content(layer: str, group: Sequence[Wanted]) -> bytes:
+def _content(layer: str, group: Sequence[Wanted], wanted: Sequence[Wanted]) -> bytes:
     sections: dict[str, list[Wanted]] = {}
     for control in group:
         sections.setdefault(control.section, []).append(control)
-    template = _TEMPLATE_OF[group[0].kind]
-    return _render(template, layer=layer, sections=sections, controls=group, as_value=_environment_value)
+    if group[0].kind is Kind.UNIT_STATE:
+        unit = posixpath.basename(group[0].file)
+        return _render(f"{unit}.j2", layer=layer, program=box.PROGRAM, **guard.unit_names(wanted))
+    return _render(
+        _TEMPLATE_OF[group[0].kind],
+        layer=layer,
+        sections=sections,
+        controls=group,
+        as_value=_environment_value,
+        as_tables=guard.as_tables,
+    )
 
 
 def _environment_value(control: Wanted) -> str:

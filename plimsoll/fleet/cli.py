@@ -7,6 +7,7 @@ COMMANDS. It returns its exit code, or None for 0.
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import os
 import signal
@@ -128,4 +129,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(run())
+    code = run()
+    # Python would look once more through all that was imported before it ends: 0.08 s
+    gc.freeze()
+    sys.exit(code)

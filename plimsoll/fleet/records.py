@@ -59,7 +59,7 @@ def control_record(control: Control, known: Inventory) -> dict[str, Any]:
         "kind": control.kind.value,
         "opt_in": is_opt_in(control.layer),
         "sets": _sets(control),
-        "default": None if control.kind is Kind.CMDLINE else control.default,
+        "default": None if control.made else control.default,
         "accepts": control.value.describes,
         "values": values(control, known),
         "kept_in": kept_in(control),
@@ -86,16 +86,21 @@ def _sets(control: Control) -> str:
 def kept_in(control: Control) -> str:
     """Say where a setting is kept, so that it is there after a reboot."""
     if not control.file:
-        return "the package database" if control.kind is Kind.PACKAGE else "the unit's own links, by systemctl"
+        return _NO_FILE.get(control.kind, "the unit's own links, by systemctl")
     return control.file.format(unit="UNIT" if control.targets else control.target)
 
 
+_NO_FILE = {
+    Kind.PACKAGE: "the package database",
+    Kind.HEARTBEAT: "nothing: it is so, or not, while the unit runs",
+}
 _IN_FORCE = {
     Kind.SYSCTL: "at once: a deploy writes it below /proc/sys, and systemd-sysctl does at every boot",
     Kind.UNIT_STATE: "at once: a deploy calls systemctl, which also keeps it for the next boot",
     Kind.PACKAGE: "with a deploy, which installs the package; nothing else is upgraded or removed for it",
     Kind.CMDLINE: "at once: a deploy restarts the daemon if it runs with other arguments",
     Kind.MODULE_OPTION: "with the next boot: a deploy rebuilds the initramfs and reboots nothing",
+    Kind.HEARTBEAT: "at once: a deploy has the running daemon read it anew, or be followed by its new version",
     Kind.SESSION_SCORE: "for logins after the deploy, which restarts sshd's listener; open sessions go on as they are",
 }
 _ACTIVATION = {
@@ -179,7 +184,7 @@ def value_for(control: Control, policy: Policy) -> tuple[str | None, str]:
         return None, "not named in trims" if control.layer == "trims" else f"the layer {control.layer} is off"
     if control.id in policy.values and policy.values[control.id] is None:
         return None, "left alone (null)"
-    if control.kind is Kind.CMDLINE:
+    if control.made:
         return None, "made on the host, from the policy and what is installed there"
     given = control.id in policy.values
     value = control.value.parse(policy.values[control.id]) if given else control.default

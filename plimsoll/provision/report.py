@@ -74,5 +74,8 @@ def cost(after: Look) -> list[str]:
     before_kib = int(state["ledger"]["sysctls"].get("vm.min_free_kbytes") or reserve_kib)
     unit = state["units"]["earlyoom.service"]
     current = unit["cgroup"][0].get("memory.current") if unit.get("cgroup") else None
-    daemon = f"earlyoom {int(current) / (1 << 20):.1f} MiB" if current else "no daemon of its own"
-    return [f"cost: kernel reserve {(reserve_kib - before_kib) / 1024:+.0f} MiB, {daemon}"]
+    daemons = [f"earlyoom {int(current) / (1 << 20):.1f} MiB"] if current else []
+    locked_kib = (state["heartbeat"] or {}).get("locked_kib")
+    daemons += [f"guard {locked_kib / 1024:.1f} MiB locked"] if locked_kib else []
+    reserve = f"kernel reserve {(reserve_kib - before_kib) / 1024:+.0f} MiB"
+    return [f"cost: {', '.join([reserve, *(daemons or ['no daemon of its own'])])}"]

@@ -88,8 +88,10 @@ def aliases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aliases]:
     with subprocess.Popen([sshd, "-D", "-q", "-f", str(directory / "sshd_config")]) as process:
         try:
             await_port(port)
+            # Python keeps what it has compiled, as it does for whoever types the command
+            kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
             environment = {
-                **os.environ,
+                **kept,
                 "HOME": str(directory),
                 "PLIMSOLL_INVENTORY": str(directory / "hosts.yml"),
             }

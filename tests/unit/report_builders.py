@@ -7,6 +7,8 @@ from plimsoll.box.model import Judgement, Place, Verdict
 from plimsoll.controls import registry
 from plimsoll.fleet.report import Finding, FindingKind, HostReport, Report, WaiverNote
 
+CONTROLS = len(registry.every_control())
+"""How many controls a host of these has."""
 TAKEN = "2026-07-28T10:12:00+02:00"
 FACTS = {"kernel": "6.17.0-1014-nvidia", "driver": "580.95.05", "firmware": "5.36_0ACUM018", "earlyoom": None}
 REASONS = {

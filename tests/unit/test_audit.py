@@ -210,7 +210,10 @@ def test_a_locale_without_utf_8() -> None:
     command = [*COMMAND, "audit", "one", "--html", "a.html"]
     done = subprocess.run(command, env=plain, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (3, "")
-    code = "from plimsoll import zipapp; import sys; sys.stdout.write(zipapp.first_line() + zipapp.reader())"
+    code = (
+        "from plimsoll import zipapp; from plimsoll.fleet import reader; import sys; "
+        "sys.stdout.write(zipapp.first_line() + reader.first_line())"
+    )
     built = [
         subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True).stdout
         for env in (plain, {**os.environ, "PYTHONUTF8": "1"})

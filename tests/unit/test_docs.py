@@ -138,7 +138,7 @@ def _subparsers(parser: Any) -> Mapping[str, Any]:  # noqa: ANN401  # argparse h
 
 
 def _box_options() -> dict[str, set[str]]:
-    return {name: set(sub._option_string_actions) for name, sub in _subparsers(cli._parser()).items()}
+    return {name: set(_subparsers(cli._parser(name))[name]._option_string_actions) for name in cli._COMMANDS}
 
 
 def _click_options(command: click.Command) -> set[str]:

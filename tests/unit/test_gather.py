@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll import zipapp
 from plimsoll.box.model import STATE_SCHEMA
 from plimsoll.controls import plan
-from plimsoll.fleet import gather
+from plimsoll.fleet import gather, reader
 from plimsoll.fleet.gather import Ssh
 from plimsoll.inventory import Host
 from plimsoll.policy import Policy
@@ -158,11 +157,11 @@ def test_a_host_does_not_go_on_reading_for_nobody(tmp_path: Path) -> None:
     (tmp_path / "systemctl").write_text("#!/bin/sh\nexec sleep 600\n")
     (tmp_path / "systemctl").chmod(0o755)
     question = {"request": plan.request(Policy()).to_json(), "mark": "M", "limit_s": 1}
-    done = _read_there(f"{zipapp.reader()}\n{json.dumps(question)}\n")
+    done = _read_there(f"{reader.first_line()}\n{json.dumps(question)}\n")
     assert (done.returncode, done.stdout) == (-signal.SIGALRM, "")
 
 
 def _read_there(given: str) -> subprocess.CompletedProcess[str]:
     """Run what a host runs, with this on its standard input."""
-    command = shlex.split(zipapp.read_from_memory())
+    command = shlex.split(reader.command())
     return subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=False)

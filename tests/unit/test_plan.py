@@ -14,11 +14,8 @@ from plimsoll.policy import Policy
 from tests.unit.builders import NEEDS_ROOT, FakeHost, stock_host, tree
 
 TODAY = datetime.date(2026, 11, 30)
-NO_EARLYOOM: dict[str, Any] = {"layers": {"earlyoom": False}}
-
-
-NO_PACKAGE: dict[str, Any] = {"layers": {"earlyoom": False}}
-"""The fake machine has no package manager."""
+NO_DAEMONS: dict[str, Any] = {"layers": {"earlyoom": False, "guard": False}}
+"""The fake machine has no package manager, and nothing on it runs."""
 
 
 def look(host: FakeHost, policy: Policy) -> dict[str, Any]:
@@ -30,7 +27,7 @@ def look(host: FakeHost, policy: Policy) -> dict[str, Any]:
 
 def planned(host: FakeHost, waivers: dict[str, Waiver] | None = None, **choices: Any) -> plan.HostPlan:  # noqa: ANN401  # any policy
     """Return what a deploy with these choices would do to a host."""
-    policy = Policy.model_validate({**NO_EARLYOOM, **choices})
+    policy = Policy.model_validate({**NO_DAEMONS, **choices})
     return plan.host_plan(policy, look(host, policy), (waivers or {}).get, TODAY)
 
 
@@ -70,7 +67,8 @@ def test_planning_changes_nothing(tmp_path: Path) -> None:
 
 @NEEDS_ROOT
 @pytest.mark.parametrize(
-    "choices", [{}, {"layers": {"recovery": True, "earlyoom": False}}, {"trims": ["cups.service"]}]
+    "choices",
+    [{}, {"layers": {"recovery": True, **NO_DAEMONS["layers"]}}, {"trims": ["cups.service"]}],
 )
 def test_a_second_run_has_nothing_to_do(tmp_path: Path, choices: dict[str, Any]) -> None:
     """After a plan was carried out, a new look finds every control good and plans nothing at all."""
@@ -142,21 +140,21 @@ def test_a_file_that_is_no_longer_asked_for_is_put_back(tmp_path: Path) -> None:
     """When the last control of a file is left alone, the file becomes what it was; a second run has nothing to do."""
     path = "/etc/systemd/user.conf.d/plimsoll.conf"
     host = stock_host(tmp_path, **{path: "[Manager]\n# mine\n"})
-    carry_out(host, planned(host, **NO_PACKAGE))
+    carry_out(host, planned(host, **NO_DAEMONS))
     assert "plimsoll" in host.text(path)
     values = {"user_manager/DefaultOOMScoreAdjust": None}
-    found = planned(host, values=values, **NO_PACKAGE)
+    found = planned(host, values=values, **NO_DAEMONS)
     assert f"put back {path}" in found.layer("user_manager").lines()
     carry_out(host, found)
     assert host.text(path) == "[Manager]\n# mine\n"
-    assert _layers_with_work(planned(host, values=values, **NO_PACKAGE)) == ["box"]
+    assert _layers_with_work(planned(host, values=values, **NO_DAEMONS)) == ["box"]
 
 
 def test_a_layer_that_was_switched_off_is_left_alone(tmp_path: Path) -> None:
     """A layer that the policy switches off later keeps its files: taking it back is asked for by name, on the box."""
     host = stock_host(tmp_path)
-    carry_out(host, planned(host, **NO_PACKAGE))
-    off = {"layers": {**NO_PACKAGE["layers"], "journald": False}}
+    carry_out(host, planned(host, **NO_DAEMONS))
+    off = {"layers": {**NO_DAEMONS["layers"], "journald": False}}
     assert _layers_with_work(planned(host, **off)) == ["box"]
 
 
@@ -213,7 +211,8 @@ def test_the_program_is_named_not_shown(tmp_path: Path) -> None:
 def test_every_written_path_was_looked_at(tmp_path: Path) -> None:
     """Whatever a plan writes was read before it, or a second run could not know that it is there."""
     choices: dict[str, Any] = {
-        "layers": {"recovery": True, "earlyoom": True, "driver_option": True},
+        "layers": {"recovery": True, "earlyoom": True, "guard": True, "driver_option": True},
+        "guard": {"last_resort": True},
         "trims": ["cups.service"],
     }
     paths = set(plan.managed_paths(Policy.model_validate(choices)))

@@ -26,8 +26,7 @@ def test_why(control: Control) -> None:
     assert len({control.why.reason, control.why.evidence, control.why.source}) == 3
 
 
-# Its value is made from a section of the policy, not given as one.
-GIVEN = [c for c in CONTROLS if c.id != "earlyoom/arguments"]
+GIVEN = [c for c in CONTROLS if not c.made]
 
 
 @pytest.mark.parametrize("control", GIVEN, ids=[c.id for c in GIVEN])
@@ -47,10 +46,11 @@ def test_layer(control: Control) -> None:
 @each
 def test_place(control: Control) -> None:
     """What systemd or a package manager does not keep itself has an absolute path that persists it."""
-    kept_elsewhere = {Kind.UNIT_STATE, Kind.PACKAGE}
-    assert control.file.startswith("/etc/") is (control.kind not in kept_elsewhere)
+    kept_elsewhere = {Kind.UNIT_STATE, Kind.PACKAGE, Kind.HEARTBEAT}
+    assert control.file.startswith("/etc/") or (control.kind in kept_elsewhere and not control.file)
     needs_section = {Kind.UNIT_PROPERTY, Kind.MANAGER_PROPERTY, Kind.SESSION_SCORE}
-    assert bool(control.section and control.name) is (control.kind in needs_section)
+    assert bool(control.section) is (control.kind in needs_section)
+    assert bool(control.name) is (control.kind in {*needs_section, Kind.HEARTBEAT, Kind.MODULE_OPTION})
 
 
 def test_every_layer_of_a_policy_has_controls() -> None:

@@ -108,6 +108,7 @@ def test_every_kind_with_a_file_has_a_template() -> None:
     """No control with a file of its own is left without one."""
     for control in registry.every_control():
         if control.file:
+            path = control.file.format(unit="x")
             value = "[]" if control.kind is Kind.CMDLINE else control.default
-            wanted = Wanted(control.id, control.layer, control.kind, "x", value, control.name, control.section, "/f")
+            wanted = Wanted(control.id, control.layer, control.kind, "x", value, control.name, control.section, path)
             assert render.layer_files(control.layer, [wanted], [])

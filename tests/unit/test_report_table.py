@@ -91,10 +91,10 @@ def test_several_hosts_begin_with_a_line_for_each() -> None:
     """The overview names every host with its counts and kernel; a host that is well gets no more than that."""
     text = shown(build.fleet(4))
     overview, _, rest = text.partition("\n\n")
-    assert re.search(r"gx10-0 +33 ok +0 +6\.17\.0-1014-nvidia", overview)
+    assert re.search(rf"gx10-0 +{build.CONTROLS} ok +0 +6\.17\.0-1014-nvidia", overview)
     assert re.search(r"gx10-2 +not reached: timed out", overview)
     assert "gx10-0" not in rest
-    assert "gx10-1: 1 shadowed, 1 drifted, 1 pending, 30 ok" in rest
+    assert f"gx10-1: 1 shadowed, 1 drifted, 1 pending, {build.CONTROLS - 3} ok" in rest
 
 
 def test_an_unreached_host_says_why() -> None:
@@ -123,7 +123,7 @@ def test_findings_waivers_and_what_was_not_seen_are_shown() -> None:
         assert part in text
     assert "not seen /root/.docker: not readable" in text
     assert "expired kernel/kernel.sysrq on a, b, until 2026-06-30" in text
-    assert text.rstrip().endswith("hosts reached: 1 of 1; 33 ok; findings: 1; could not be seen: 1")
+    assert text.rstrip().endswith(f"hosts reached: 1 of 1; {build.CONTROLS} ok; findings: 1; could not be seen: 1")
 
 
 def test_long_text_is_cut() -> None:

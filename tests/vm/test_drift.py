@@ -112,7 +112,7 @@ UNITS = [
           {"sshd/MemoryMin:ssh.service": "drifted *"}, SSH_MIN),
     Drift("an ancestor is unprotected", "echo 0 >/sys/fs/cgroup/system.slice/memory.min",
           {"slices/system.slice:MemoryMin": "drifted *", "sshd/MemoryMin:ssh.service": "drifted *",
-           "journald/MemoryMin": "drifted *",
+           "journald/MemoryMin": "drifted *", "guard/MemoryMin": "drifted *",
            **{f"slices/login:MemoryMin:{unit}.service": "drifted *"
               for unit in ("dbus", "systemd-logind", "systemd-networkd", "rsyslog")}},
           "echo 201326592 >/sys/fs/cgroup/system.slice/memory.min"),

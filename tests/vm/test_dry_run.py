@@ -10,8 +10,8 @@ from tests.vm import deploying
 
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
 
-OWN_RECORDS = ("/var/lib/plimsoll/ledger.json",)
-"""What every deploy keeps for the way back: the one file that is not announced."""
+OWN_RECORDS = ("/var/lib/plimsoll/ledger.json", "/var/lib/plimsoll/guard/arming.json")
+"""What every deploy keeps for the way back, and what the guard keeps once it runs: what is not announced."""
 KEPT_BESIDE = "/etc/default/earlyoom.dpkg-dist"
 """The package's own configuration, which dpkg puts beside ours."""
 # the file in /home is sudo's: it marks that somebody has used it
@@ -113,6 +113,7 @@ def test_a_run_changes_what_was_announced(machine: Machine, stock: dict[str, set
         "plimsoll-verify.service",
         "plimsoll-verify.timer",
         "plimsoll-verify.path",
+        "plimsoll-guard.service",
         "earlyoom.service",
     }
     for path, value in announced.values("cgroup").items():

@@ -138,7 +138,7 @@ def _found(place: Place, members: Sequence[Seen], told: Told | None, wishes: Wis
             preferred=_fits(wishes.prefer, place, members, name) is not None,
             selectors=selectors,
         ),
-        target=term_target(members, holders, wishes.deaf),
+        target=term_target(members, holders, wishes.deaf | _own_system(place, members, holders)),
         kernel_s=sum(each.kernel_ticks for each in members) / ticks,
         computes=_computes(members, told),
     )
@@ -174,10 +174,17 @@ def term_target(members: Sequence[Seen], holders: set[int], deaf: frozenset[int]
     tops = {_top(pid, parents, deaf) for pid in concerned if pid in parents}
     mains = {each.pid for each in members if each.ppid not in parents}
     beside = [f"{len(mains - tops - deaf)} main processes that hold nothing"] if mains - tops - deaf else []
-    beside += [f"{len(mains & deaf)} that do not listen to SIGTERM"] if mains & deaf else []
+    beside += [f"{len(mains & deaf)} that SIGTERM does not end"] if mains & deaf else []
     whom = "the main processes of those that hold the GPU" if holders else "the main processes"
     chosen = tuple(_process(each) for each in members if each.pid in tops)
     return Target(chosen, f"{whom}, not {' and '.join(beside)}" if beside else whom)
+
+
+def _own_system(place: Place, members: Sequence[Seen], holders: set[int]) -> frozenset[int]:
+    """Return all but engines of a container that has a system of its own: SIGTERM makes systemd start itself anew."""
+    if place.kind != "container" or place.identity:
+        return frozenset()
+    return frozenset(each.pid for each in members if each.pid not in holders and each.engine is None)
 
 
 def _top(pid: int, parents: Mapping[int, int], deaf: frozenset[int]) -> int:

@@ -1,0 +1,35 @@
+"""What an audit runs on a host before anything else, and how it ends there. Standard library only.
+
+Nothing of it lives longer than 0.1 s, on a box that may have neither memory nor processor time to spare: what Python
+does for programs that go on is left out.
+"""
+
+import __future__
+
+import gc
+import os
+import sys
+from collections.abc import Mapping
+from types import CodeType, ModuleType
+
+ANSWER = "plimsoll.box.answer"
+
+
+def main(modules: Mapping[str, CodeType | str]) -> None:
+    """Load modules, compiled or not, each after those that it imports; then answer, and end."""
+    gc.disable()
+    for name, program in modules.items():
+        sys.modules[name] = ModuleType(name)
+        # by hand: through the finder of zip files it took 4 ms more
+        exec(_compiled(name, program), sys.modules[name].__dict__)  # noqa: S102  # what the operator sent
+    code = sys.modules[ANSWER].main()
+    sys.stdout.flush()
+    # Python would take itself apart first, module by module: 12 ms of 90
+    os._exit(code)
+
+
+def _compiled(name: str, program: CodeType | str) -> CodeType:
+    if isinstance(program, CodeType):
+        return program
+    code: CodeType = compile(program, name, "exec", __future__.annotations.compiler_flag, dont_inherit=True)
+    return code

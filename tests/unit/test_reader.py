@@ -1,0 +1,114 @@
+"""What an audit sends to a host: it reads there what is read here, whichever Python the host has."""
+
+import ast
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plimsoll.box import state
+from plimsoll.box.model import Request
+from plimsoll.controls import plan
+from plimsoll.fleet import light_dataclasses, on_host, reader
+from plimsoll.policy import Policy
+
+REQUEST = plan.request(Policy()).to_json()
+SAME_EVERY_TIME = ("schema", "sysctl_files", "units", "manager_files", "packages", "files", "modules", "sshd_files")
+
+
+def answer(first_line: str, argv: list[str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Do what a host does, and return what came of it."""
+    question = json.dumps({"request": REQUEST, "mark": "M" * 32, "limit_s": 60})
+    command = argv or [sys.executable, *shlex.split(reader.command())[1:]]
+    given = f"{first_line}\n{question}\n"
+    return subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, cwd="/", check=False)
+
+
+def for_another_python(line: str) -> str:
+    """Return the program as it is for a host with another version of Python, which cannot use what is compiled."""
+    word, _version, _compiled, sources = line.split(" ")
+    return f"{word} cpython-39 broken {sources}"
+
+
+@pytest.mark.parametrize("sent", [str, for_another_python])
+def test_a_host_reads_what_is_read_here(sent: Callable[[str], str]) -> None:
+    """From the compiled modules as from their sources, with what stands in for slow ones, the state is the same."""
+    done = answer(sent(reader.first_line()))
+    assert (done.returncode, done.stderr) == (0, "")
+    _before, found, _after = done.stdout.split("M" * 32)
+    there, here = json.loads(found), json.loads(json.dumps(state.read(Request.from_json(REQUEST))))
+    assert there.keys() == here.keys()
+    assert {name: there[name] for name in SAME_EVERY_TIME} == {name: here[name] for name in SAME_EVERY_TIME}
+
+
+def test_what_is_compiled_is_used() -> None:
+    """A host with the same version of Python compiles nothing: it does not look at the sources."""
+    word, version, compiled, _sources = reader.first_line().split(" ")
+    assert answer(f"{word} {version} {compiled} broken").returncode == 0
+
+
+@pytest.mark.parametrize("line", ["", "{}", '{"request": {}, "mark": "M"}'])
+def test_it_is_silent_where_the_program_is_gone(line: str) -> None:
+    """An attempt that took the program and failed has said why; the next one has nothing to add."""
+    done = answer(line)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+
+
+def test_what_goes_wrong_there_is_said() -> None:
+    """A program that breaks on a host ends with its reason on stderr, and with no state."""
+    done = answer(reader.first_line().replace("plimsoll ", "plimsoll cpython-0 x ", 1))
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "Error" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("module", [on_host, light_dataclasses])
+def test_only_the_standard_library_is_needed_there(module: Any) -> None:  # noqa: ANN401  # a module
+    """What goes to a host beside the box imports nothing that does not come with Python."""
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+    plain = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    named = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in plain | named} <= sys.stdlib_module_names
+
+
+class Thing:
+    """A class as the box has them."""
+
+    name: str
+    size: int = 3
+    parts: list[str] = light_dataclasses.field(default_factory=list)
+
+
+FROZEN = light_dataclasses.dataclass(frozen=True)(Thing)
+
+
+def test_fields_are_arguments() -> None:
+    """By position and by name, with defaults, of which one that is made belongs to one object alone."""
+    one, other = FROZEN("a"), FROZEN(size=4, name="b", parts=["x"])
+    one.parts.append("mine")
+    assert (one.name, one.size, one.parts) == ("a", 3, ["mine"])
+    assert (other.name, other.size, other.parts) == ("b", 4, ["x"])
+    assert FROZEN("a").parts == []
+
+
+@pytest.mark.parametrize(
+    ("values", "named"), [(("a", 1, [], 4), {}), (("a",), {"name": "b"}), (("a",), {"colour": 1}), ((), {"size": 1})]
+)
+def test_wrong_arguments(values: tuple[object, ...], named: dict[str, object]) -> None:
+    """Too many values, a field given twice, one that is not there, and one that is missing are errors."""
+    with pytest.raises((TypeError, KeyError)):
+        FROZEN(*values, **named)
+
+
+def test_equal_values_are_equal_objects() -> None:
+    """Objects of one class with the same values are equal and found in a set; others are not."""
+    place = light_dataclasses.dataclass(frozen=True)(type("Place", (), {"__annotations__": {"file": str, "line": int}}))
+    assert place("a", 1) == place(file="a", line=1)
+    assert len({place("a", 1), place("a", 1)}) == 1
+    assert place("a", 1) != place("a", 2)
+    assert place("a", 1) != FROZEN("a", 1)
