@@ -259,6 +259,15 @@ def test_an_observing_rule_says_once_what_it_would_do() -> None:
     assert state.mood.stopping is None
 
 
+def test_an_observing_rate_rule_speaks_once_of_one_fall() -> None:
+    """A ramp that is looked at every 20 ms makes one record of what the rate rule would do, not one for each look."""
+    settings = replace(ARMED, armed=frozenset())
+    actions, state = run(series(ramp(60, 17, 9.5, 0.02), period_s=0.02), settings=settings)
+    assert verbs(actions) == ["rate:kill"]
+    later = [Sample(state.at_s + 11 + i, kib(60)) for i in range(3)]
+    assert run(later, settings=settings, state=state)[1].mood is CALM
+
+
 def test_an_observing_rule_does_not_hold_back_an_armed_one() -> None:
     """With only the slow rule armed, a fast fall that the rate rule watches is still met by the slow rule."""
     settings = replace(ARMED, armed=frozenset({Rule.SLOW}))

@@ -21,6 +21,9 @@ from plimsoll.box.guard.model import (
     Verb,
 )
 
+SAID_FOR_S = 10.0
+"""A fall is looked at every 20 ms; a load in several stages takes longer than this."""
+
 
 def step(settings: Settings, state: State, sample: Sample, known: Known) -> Step:
     """Return the next state, what is to be done, and when to look again.
@@ -83,7 +86,8 @@ def _said_once(state: State, action: Action, period_ms: int) -> Step | None:
     key = (action.rule, action.victim.key if action.victim else "")
     if key in state.mood.said:
         return None
-    return Step(state._replace(mood=replace(state.mood, said=state.mood.said | {key})), action, period_ms)
+    mood = replace(state.mood, said=state.mood.said | {key}, said_s=state.at_s)
+    return Step(state._replace(mood=mood), action, period_ms)
 
 
 def _after(state: State, action: Action) -> State:
@@ -108,14 +112,27 @@ def _later(
         # what follows is another's doing, and gets the whole time again
         mood = replace(mood, stopping=None, episodes=(), stalled_s=0.0)
     episodes = _episodes(settings, mood, state, sample, reservations, elapsed_s)
+    said = _still_said(mood, episodes, at_s)
     return replace(
         mood,
         episodes=episodes,
         stalled_s=_stalled_s(settings, mood.stalled_s, sample, elapsed_s),
         kills=tuple(kill for kill in mood.kills if at_s - kill.at_s <= settings.loop_within_s),
         reclaimed_s=mood.reclaimed_s if episodes else None,
-        said=mood.said if episodes or mood.stalled_s else frozenset(),
+        said=said,
+        said_s=mood.said_s if said else 0.0,
     )
+
+
+def _still_said(mood: Mood, episodes: tuple[Episode, ...], at_s: float) -> frozenset[tuple[Rule, str]]:
+    """Return what need not be said again: of a level until its episode ends, of a fall for a while."""
+    over = {
+        Rule.FLOOR: not episodes,
+        Rule.RATE: at_s - mood.said_s >= SAID_FOR_S,
+        Rule.SLOW: not episodes,
+        Rule.STALL: mood.stalled_s == 0,
+    }
+    return frozenset(each for each in mood.said if not over[each[0]])
 
 
 def _is_back(settings: Settings, stopping: Stopping | None, at_s: float) -> bool:

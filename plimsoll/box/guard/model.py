@@ -171,6 +171,7 @@ class Mood:
     """When the driver's pool was emptied because memory was low and nobody held the GPU."""
     said: frozenset[tuple[Rule, str]] = frozenset()
     """What was said already: that a rule has nobody to stop (""), or whom it would stop if it were armed."""
+    said_s: float = 0.0
 
 
 CALM = Mood()
