@@ -26,7 +26,7 @@ class Defence:
     """One defence.
 
     `script` is run by root in the fresh machine, and has to end with 0 once the defence is in force. `deploys`:
-    Plimsoll is deployed to the machine; `guard`: with the layer that kills.
+    Plimsoll is deployed to the machine before that; `guard`: with the layer that kills.
     """
 
     name: str
@@ -74,7 +74,14 @@ DEFENCES = {
             "systemctl show -p ManagedOOMMemoryPressure system.slice | grep -q kill",
         ),
         Defence("layers", "Plimsoll, deployed without its guard", deploys=True),
-        Defence("plimsoll", "Plimsoll with its guard", deploys=True, guard=True),
+        Defence(
+            "plimsoll",
+            "Plimsoll with its guard, as after the first day: floor, rate and slow armed",
+            "plimsoll guard arm",
+            deploys=True,
+            guard=True,
+        ),
+        Defence("plimsoll-new", "the same on the first day: only the floor is armed", deploys=True, guard=True),
     )
 }
 
@@ -86,10 +93,10 @@ def available() -> list[Defence]:
 
 def prepare(defence: Defence, machine: Machine) -> None:
     """Put the defence in force. Raises GuestError, or LabError with what the deploy said last."""
-    if defence.script:
-        machine.succeed(defence.script, PREPARE_TIMEOUT_S)
     if defence.deploys:
         deploy(machine, defence.policy())
+    if defence.script:
+        machine.succeed(defence.script, PREPARE_TIMEOUT_S)
 
 
 def deploy(machine: Machine, policy: Mapping[str, Any]) -> None:
