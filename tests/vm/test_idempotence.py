@@ -9,7 +9,9 @@ from tests.vm.deploying import Deployed
 pytest_plugins = ["tests.vm.deployed"]
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
 
-ON_BY_DEFAULT = [f"Layer {n}" for n in ("box", "kernel", "slices", "journald", "sshd", "user_manager", "earlyoom")]
+ON_BY_DEFAULT = [
+    f"Layer {name}" for name in ("box", "kernel", "slices", "journald", "sshd", "user_manager", "earlyoom", "guard")
+]
 MANIFEST = (
     "find /etc /usr/local /var/lib/plimsoll -type f -printf '%p %m %U:%G %T@ %i\\n' | sort;"
     " systemctl list-unit-files --no-legend --no-pager;"

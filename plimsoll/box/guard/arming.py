@@ -59,6 +59,11 @@ class Arming:
         """The rules that may act."""
         return frozenset(each.rule for each in self.standings if each.armed)
 
+    @property
+    def kept(self) -> tuple[object, ...]:
+        """What is worth writing to disk: not the reasons, of which one counts the hours that are recorded."""
+        return [(each.rule, each.armed, each.since_s) for each in self.standings], self.choices, self.lines
+
     def of(self, rule: Rule) -> Standing | None:
         """Return how a rule stands, None if that was never reckoned."""
         return next((each for each in self.standings if each.rule is rule), None)

@@ -93,7 +93,7 @@ class Clerk:
         if first or self.arming.armed != before.armed:
             standing = "; ".join(f"{each.rule}: {each.why}" for each in self.arming.standings)
             self._say(Kind.ARMING, standing)
-        if self.arming != before:
+        if self.arming.kept != before.kept:
             self._keep()
 
     def _waits_for_a_day(self) -> bool:

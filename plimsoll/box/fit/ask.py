@@ -1,0 +1,221 @@
+"""From what a person asks to estimates: which source, which engines, one estimate each."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from plimsoll.box.errors import UsageError
+from plimsoll.box.fit import starting
+from plimsoll.box.fit.context import Context
+from plimsoll.box.fit.model import CannotTellError, Estimate, Launch, Place
+from plimsoll.box.fit.starting import Around
+from plimsoll.box.host import Host
+from plimsoll.box.observing import regular_text
+
+if TYPE_CHECKING:
+    from plimsoll.box.fit.units import Started
+
+MAX_SHOWN = 200
+"""Characters of a command in a message."""
+ESTIMATORS: Mapping[str, str] = {
+    "vllm": "plimsoll.box.fit.vllm",
+    "sglang": "plimsoll.box.fit.sglang",
+    "llama.cpp": "plimsoll.box.fit.llama",
+    "ollama": "plimsoll.box.fit.ollama",
+}
+"""The module of each engine; it has a function `estimate`."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """Where a command line is to be found; one of these."""
+
+    command: tuple[str, ...] = ()
+    compose: tuple[str, ...] = ()
+    unit: str = ""
+    pid: int | None = None
+
+
+def launches(host: Host, question: Question) -> list[Launch]:
+    """Return the engines that are asked about, at least one. Raises CannotTellError, and UsageError for no question."""
+    homes = starting.homes(host)
+    around = Around(homes=homes, directory=_here(host))
+    if question.compose:
+        from plimsoll.box.fit import compose  # noqa: PLC0415  # not every question is about one
+
+        file, service = (*question.compose, "")[:2]
+        found = compose.from_file(host, _absolute(file), service, replace(around, environment=_own_environment(host)))
+        return _some(found, file)
+    if question.unit or question.pid is not None:
+        return _of_units(host, question, around)
+    return _some(_of_command(host, question.command, around), " ".join(question.command)[:MAX_SHOWN])
+
+
+def _of_units(host: Host, question: Question, around: Around) -> list[Launch]:
+    from plimsoll.box.fit import units  # noqa: PLC0415  # as above
+
+    homes = around.homes
+    if question.unit:
+        return _some(_of_started(host, units.of_name(host, question.unit, homes), around), question.unit)
+    started = [units.of_process(host, question.pid or 0)]
+    return _some(_of_started(host, started, around), f"process {question.pid}")
+
+
+def _here(host: Host) -> str:
+    return os.getcwd() if not host.root else "/"
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(path)
+
+
+def _own_environment(host: Host) -> dict[str, str]:
+    return {name: value for name, value in host.environment.items() if name not in ("LC_ALL", "SYSTEMD_PAGER")}
+
+
+def _some(found: list[Launch], what: str) -> list[Launch]:
+    if not found:
+        raise CannotTellError(f"{what}: starts no model server that is known here, so there is nothing to add up")
+    return found
+
+
+def _of_started(host: Host, started: list["Started"], around: Around) -> list[Launch]:
+    found = []
+    for each in started:
+        inner = replace(
+            around, name=each.name, place=each.place, environment=each.environment, directory=each.directory,
+            guards=each.guards, unknowns=each.unknowns, mounts=each.mounts,
+            homes=tuple(dict.fromkeys((each.home, *around.homes))),
+        )  # fmt: skip
+        found += starting.launches(host, each.words, inner)
+    return found
+
+
+# --- a command, or a file that holds one ------------------------------------------------------------
+
+
+def _of_command(host: Host, command: tuple[str, ...], around: Around) -> list[Launch]:
+    if not command:
+        raise UsageError("fit: no command; write it after --, or use --compose, --unit or --pid")
+    inner = replace(around, environment=_own_environment(host))
+    if len(command) > 1:
+        return starting.launches(host, command, inner)
+    if os.path.isfile(host.path(_absolute(command[0]))):
+        return _of_file(host, _absolute(command[0]), inner)
+    return starting.from_script(host, command[0], inner)
+
+
+def _of_file(host: Host, path: str, around: Around) -> list[Launch]:
+    """Return what a file starts: a script, a unit, a compose file, a configuration of llama-swap, or presets."""
+    try:
+        text = regular_text(host, path)
+    except (OSError, ValueError) as error:
+        raise CannotTellError(f"{path}: {error}") from error
+    inner = replace(around, directory=os.path.dirname(path), place=Place(path), scripts=(path,))
+    for fits, read in _KINDS:
+        if fits(path, text):
+            return read(host, path, text, inner)
+    found = [] if path.endswith(".env") else starting.from_script(host, text, inner)
+    if found or text.startswith("#!"):
+        return found
+    from plimsoll.box.fit import profile  # noqa: PLC0415  # few files are one
+
+    return profile.from_text(text, inner)
+
+
+def _unit_file(host: Host, path: str, text: str, around: Around) -> list[Launch]:
+    from plimsoll.box.fit import units  # noqa: PLC0415  # as above
+
+    if _has_line(text, "[Container]"):
+        return starting.launches(host, units.of_quadlet(text, path), replace(around, name=os.path.basename(path)))
+    files = [{"path": path, "text": text}]
+    return _of_started(host, units.of_files(files, os.path.basename(path), host, around.homes), around)
+
+
+def _yaml_file(host: Host, path: str, text: str, around: Around) -> list[Launch]:
+    from plimsoll.box.fit import compose, routers  # noqa: PLC0415  # as above
+
+    if _has_line(text, "models:") and not _has_line(text, "services:"):
+        return routers.from_swap_text(host, text, path, around)
+    if not _has_line(text, "services:") and _has_line(text, "model:"):
+        return routers.from_recipe_text(host, text, path, around)
+    return compose.from_text(host, text, path, "", around)
+
+
+def _presets_file(_host: Host, path: str, _text: str, around: Around) -> list[Launch]:
+    router = Launch(
+        "llama.cpp", os.path.basename(path), ("--models-preset", path), around.environment, around.place,
+        homes=around.homes, directory=around.directory,
+    )  # fmt: skip
+    return [router]
+
+
+def _has_line(text: str, begins: str) -> bool:
+    return any(line.startswith(begins) for line in text.splitlines())
+
+
+_Reader = Callable[[Host, str, str, Around], list[Launch]]
+_KINDS: tuple[tuple[Callable[[str, str], bool], _Reader], ...] = (
+    (lambda path, text: path.endswith((".service", ".container")) or _has_line(text, "[Service]"), _unit_file),
+    (lambda path, _text: path.endswith((".yml", ".yaml")), _yaml_file),
+    (lambda path, _text: path.endswith(".ini"), _presets_file),
+)
+
+
+# --- estimates --------------------------------------------------------------------------------------
+
+
+def estimates(found: list[Launch], context: Context) -> list[Estimate]:
+    """Return one estimate for each engine; a router's models each have their own."""
+    return [estimate for launch in found for estimate in _with_models(launch, context)]
+
+
+def _with_models(launch: Launch, context: Context) -> list[Estimate]:
+    """Return the estimate of an engine; of a router those of its models, as many as it loads at a time."""
+    presets, directory = _router(launch, "--models-preset"), _router(launch, "--models-dir")
+    if not presets and not directory:
+        return [one(launch, context)]
+    from plimsoll.box.fit import routers  # noqa: PLC0415  # few commands need it
+
+    try:
+        models = routers.from_presets(context.host, launch, presets) if presets else []
+        models += routers.from_directory(context.host, launch, directory) if directory else []
+    except CannotTellError as error:
+        return [Estimate(launch, unknowns=(*launch.unknowns, str(error)))]
+    most = _models_max(launch)
+    each = sorted((one(model, context) for model in models), key=lambda estimate: -estimate.steady.likely)
+    return each[:most] if most else each
+
+
+def _router(launch: Launch, flag: str) -> str:
+    """Return what a flag of llama-server as a router is set to, empty where it is not."""
+    if launch.engine != "llama.cpp":
+        return ""
+    words = launch.arguments
+    named = next((words[i + 1] for i, word in enumerate(words[:-1]) if word == flag), "")
+    variable = flag.removeprefix("--").replace("-", "_").upper()
+    return named or launch.environment.get(f"LLAMA_ARG_{variable}", "")
+
+
+DEFAULT_MODELS_MAX = 4
+"""Of llama-server as a router; 0 stands for all."""
+
+
+def _models_max(launch: Launch) -> int:
+    named = _router(launch, "--models-max")
+    return int(named) if named.isdigit() else DEFAULT_MODELS_MAX
+
+
+def one(launch: Launch, context: Context) -> Estimate:
+    """Return the estimate of one engine; one that is not known here is all unknown."""
+    module = ESTIMATORS.get(launch.engine)
+    if launch.opaque:
+        return Estimate(launch, unknowns=launch.unknowns)
+    if module is None:
+        why = f"what the flags of {launch.engine} say about memory is not known here"
+        return Estimate(launch, unknowns=(*launch.unknowns, why))
+    found = import_module(module).estimate(launch, context)
+    assert isinstance(found, Estimate)  # noqa: S101  # what every estimator returns, said to mypy
+    return found

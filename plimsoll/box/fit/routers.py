@@ -1,0 +1,227 @@
+"""Routers, which start one of several models when it is asked for: llama-swap, and llama-server with presets."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from plimsoll.box.fit import compose, starting
+from plimsoll.box.fit import yaml_subset as yaml
+from plimsoll.box.fit.model import CannotTellError, Launch, Place
+from plimsoll.box.fit.starting import Around
+from plimsoll.box.host import Host
+
+MAX_MODELS = 500
+MAX_MACRO_DEPTH = 10
+DEFAULT_GROUP = "models that are swapped"
+PORT = "5800"
+"""What llama-swap fills in first for ${PORT}; which one it is takes no memory."""
+
+
+def from_swap(host: Host, path: str, around: Around) -> list[Launch]:
+    """Return the models of a configuration of llama-swap; raises CannotTellError."""
+    text = host.text_or_none(path)
+    if text is None:
+        raise CannotTellError(f"{path}: cannot be read: which models it starts is not known")
+    return from_swap_text(host, text, path, around)
+
+
+def from_swap_text(host: Host, text: str, path: str, around: Around) -> list[Launch]:
+    """Return the models of the text of such a configuration; raises CannotTellError."""
+    document = compose.document(text, path)
+    models = document.items.get("models")
+    if not isinstance(models, yaml.Mapping):
+        raise CannotTellError(f"{path}: has no models, so it starts nothing")
+    shared = _macros(document)
+    groups = _groups(document)
+    found: list[Launch] = []
+    for name, model in list(models.items.items())[:MAX_MODELS]:
+        if isinstance(model, yaml.Mapping):
+            found += _model(host, path, name, model, replace(around, exclusive=groups.get(name, DEFAULT_GROUP)), shared)
+    return found
+
+
+def _macros(node: yaml.Mapping) -> dict[str, str]:
+    macros = node.items.get("macros")
+    if not isinstance(macros, yaml.Mapping):
+        return {}
+    return {name: each.text for name, each in macros.items.items() if isinstance(each, yaml.Scalar)}
+
+
+def _groups(document: yaml.Mapping) -> dict[str, str]:
+    """Return of every model in which group only one runs at a time; empty for a group that runs together."""
+    groups = document.items.get("groups")
+    found: dict[str, str] = {}
+    for name, group in groups.items.items() if isinstance(groups, yaml.Mapping) else ():
+        members = group.items.get("members") if isinstance(group, yaml.Mapping) else None
+        swap = group.items.get("swap") if isinstance(group, yaml.Mapping) else None
+        together = isinstance(swap, yaml.Scalar) and swap.text.lower() in ("false", "no", "off")
+        for member in members.items if isinstance(members, yaml.Sequence) else ():
+            if isinstance(member, yaml.Scalar):
+                found[member.text] = "" if together else f"group {name}"
+    return found
+
+
+def _model(
+    host: Host, path: str, name: str, model: yaml.Mapping, around: Around, shared: Mapping[str, str]
+) -> list[Launch]:
+    command = model.items.get("cmd")
+    if not isinstance(command, yaml.Scalar):
+        return []
+    macros = {"PORT": PORT, "MODEL_ID": name, **shared, **_macros(model)}
+    place = Place(path, command.line)
+    text = _filled(command.text, macros, place)
+    given = model.items.get("env")
+    pairs = (
+        [each.text for each in given.items if isinstance(each, yaml.Scalar)] if isinstance(given, yaml.Sequence) else []
+    )
+    environment = dict(_filled(each, macros, place).partition("=")[::2] for each in pairs)
+    inner = replace(around, name=name, place=place, environment={**around.environment, **environment})
+    started = starting.from_script(host, _one_command(text), inner)
+    return [replace(each, name=name, place=place) for each in started]
+
+
+def _one_command(text: str) -> str:
+    """Return a command over several lines as one: llama-swap needs no backslash for that, and has comments."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    return " ".join(line.rstrip().removesuffix("\\") for line in lines)
+
+
+def _filled(text: str, macros: Mapping[str, str], place: Place) -> str:
+    """Return a text with its `${macros}` filled in; raises CannotTellError for a cycle."""
+    for _ in range(MAX_MACRO_DEPTH):
+        filled = re.sub(r"\$\{([A-Za-z0-9_-]+)\}", lambda match: macros.get(match[1], match[0]), text)
+        if filled == text:
+            return text
+        text = filled
+    raise CannotTellError(f"{place}: macros that name each other")
+
+
+# --- recipes ----------------------------------------------------------------------------------------
+
+_RENAMED = {
+    "tensor_parallel": "tensor-parallel-size", "pipeline_parallel": "pipeline-parallel-size",
+    "data_parallel": "data-parallel-size",
+}  # fmt: skip
+_RUNTIMES = {
+    "vllm": "vllm serve",
+    "sglang": "python3 -m sglang.launch_server --model-path",
+    "llama-cpp": "llama-server -hf",
+}
+
+
+def from_recipe_text(host: Host, text: str, path: str, around: Around) -> list[Launch]:
+    """Return what a recipe starts: a model, defaults, and a command with `{name}` for each; raises CannotTellError."""
+    document = compose.document(text, path)
+    model = _text(document, "model")
+    if not model:
+        raise CannotTellError(f"{path}: has neither services, models nor a model, so it starts nothing")
+    node = document.items.get("defaults")
+    defaults = {name: each.text for name, each in (node.items.items() if isinstance(node, yaml.Mapping) else ())
+                if isinstance(each, yaml.Scalar)}  # fmt: skip
+    command = document.items.get("command")
+    place = Place(path, command.line if command else 0)
+    given = document.items.get("env")
+    environment = {name: each.text for name, each in (given.items.items() if isinstance(given, yaml.Mapping) else ())
+                   if isinstance(each, yaml.Scalar)}  # fmt: skip
+    inner = replace(around, name=model, place=place, environment={**around.environment, **environment})
+    if isinstance(command, yaml.Scalar) and not command.is_null:
+        values = {"model": model, **defaults}
+        filled = re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), command.text)
+        return starting.from_script(host, filled, inner)
+    runtime = _text(document, "runtime")
+    program = _RUNTIMES.get(runtime) or _RUNTIMES.get(runtime.partition("-")[0])
+    if program is None:
+        raise CannotTellError(f"{path}: names no command, and a runtime that is not known here")
+    flags = [word for name, value in defaults.items() for word in _as_flag(name, value)]
+    return starting.launches(host, [*program.split(), model, *flags], inner)
+
+
+def _text(node: yaml.Mapping, key: str) -> str:
+    value = node.items.get(key)
+    return value.text if isinstance(value, yaml.Scalar) and not value.is_null else ""
+
+
+def _as_flag(name: str, value: str) -> list[str]:
+    flag = f"--{_RENAMED.get(name, name.replace('_', '-'))}"
+    if value.lower() in ("true", "false"):
+        return [flag] if value.lower() == "true" else []
+    return [flag, value]
+
+
+# --- llama-server with presets ----------------------------------------------------------------------
+
+
+def from_presets(host: Host, launch: Launch, path: str) -> list[Launch]:
+    """Return one launch for every model of a file of presets; raises CannotTellError."""
+    from plimsoll.box.fit.checkpoint import outside  # noqa: PLC0415  # together they would import each other
+
+    real = outside(host, launch, path)
+    if not os.path.isfile(real):
+        raise CannotTellError(f"{path}: is not there: which models it offers is not known")
+    try:
+        with open(real, encoding="utf-8", errors="replace") as file:
+            text = file.read(1 << 20)
+    except OSError as error:
+        raise CannotTellError(f"{path}: {error.strerror or error}: which models it offers is not known") from error
+    shared, sections = _sections(text)
+    if not sections:
+        raise CannotTellError(f"{path}: names no model in [brackets]")
+    own = _without_router(launch.arguments)
+    return [
+        replace(
+            launch, name=name, arguments=(*own, *_as_flags({**shared, **values})),
+            place=Place(path, line),
+        )
+        for name, (line, values) in sections.items()
+    ]  # fmt: skip
+
+
+def from_directory(host: Host, launch: Launch, path: str) -> list[Launch]:
+    """Return one launch for every GGUF model in a directory of a router; raises CannotTellError."""
+    from plimsoll.box.fit.checkpoint import ggufs, outside  # noqa: PLC0415  # as above
+
+    found = ggufs(outside(host, launch, path))
+    if not found:
+        raise CannotTellError(f"{path}: no GGUF model in it: which models it offers is not known")
+    own = _without_router(launch.arguments)
+    return [replace(launch, name=name, arguments=(*own, "-m", f"{path}/{name}")) for name in found]
+
+
+def _without_router(words: Sequence[str]) -> list[str]:
+    """Return the flags of a router that hold for each of its models."""
+    found, skip = [], False
+    for word in words:
+        if not skip and word not in ("--models-max", "--models-dir", "--models-preset"):
+            found.append(word)
+        skip = not skip and word in ("--models-max", "--models-dir", "--models-preset")
+    return found
+
+
+def _sections(text: str) -> tuple[dict[str, str], dict[str, tuple[int, dict[str, str]]]]:
+    """Return what holds for all models, and every model's own, with its line."""
+    shared: dict[str, str] = {}
+    found: dict[str, tuple[int, dict[str, str]]] = {}
+    current = shared
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if not line or line[0] in "#;":
+            continue
+        if line.startswith("[") and line.endswith("]"):
+            current = shared if line == "[*]" else found.setdefault(line[1:-1], (number, {}))[1]
+        elif "=" in line:
+            key, _, value = line.partition("=")
+            current[key.strip()] = value.strip()
+    return shared, found
+
+
+def _as_flags(values: Mapping[str, str]) -> list[str]:
+    words = []
+    for key, value in values.items():
+        if key.startswith("LLAMA_ARG_"):
+            key = key.removeprefix("LLAMA_ARG_").lower().replace("_", "-")  # noqa: PLW2901  # the same key, spelt out
+        if key in ("load-on-startup", "stop-timeout"):
+            continue
+        dashes = "-" if len(key) <= 3 and key != "fit" else "--"  # noqa: PLR2004  # short flags: c, ub, ngl
+        words += [f"{dashes}{key}"] if value.lower() in ("true", "on") else [f"{dashes}{key}", value]
+    return words

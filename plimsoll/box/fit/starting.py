@@ -1,0 +1,435 @@
+"""From the words of a command line to the engines that it starts: wrappers, shells, `docker run`, routers."""
+
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from plimsoll.box import cmdline, containers, engines
+from plimsoll.box.fit.model import NO_GUARDS, CannotTellError, Guards, Launch, Mount, Place
+from plimsoll.box.host import Host
+
+if TYPE_CHECKING:
+    from plimsoll.box.fit import shell
+
+NAMES: Mapping[str, str] = {"vllm": "vllm", "sglang": "sglang", "ollama": "ollama", "llama-server": "llama.cpp"}
+_LLAMA = ("llama-server", "llama-cpp", "llama-box", "llamafile")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+MAX_DEPTH = 12
+MAX_SCRIPT_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Around:
+    """What holds around a command line."""
+
+    name: str = ""
+    place: Place | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    homes: tuple[str, ...] = ()
+    directory: str = "/"
+    contained: bool = False
+    guards: Guards = NO_GUARDS
+    unknowns: tuple[str, ...] = ()
+    exclusive: str = ""
+    arguments: tuple[str, ...] = ()
+    """Of a script."""
+    scripts: tuple[str, ...] = ()
+    """Those that this is inside of; one that starts itself again does not start another engine."""
+    depth: int = 0
+
+    def deeper(self) -> "Around":
+        """Return the same one level down; raises CannotTellError when that goes on for ever."""
+        if self.depth >= MAX_DEPTH:
+            raise CannotTellError(f"{self.place or self.name}: starts something that starts something, too many times")
+        return replace(self, depth=self.depth + 1)
+
+
+def common_name(engine: str) -> str:
+    """Return the name by which an engine is known here."""
+    return "llama.cpp" if engine in _LLAMA else NAMES.get(engine, engine)
+
+
+def launches(host: Host, words: Sequence[str], around: Around) -> list[Launch]:
+    """Return the engines that a command line starts; none for one that starts none. Raises CannotTellError."""
+    script = _script_inside(words)
+    if script is not None:
+        before, text = script
+        inner = replace(around.deeper(), environment={**around.environment, **_assigned(before)})
+        return from_script(host, text, inner)
+    arguments = containers.client_arguments(words)
+    if arguments is not None:
+        return _client(host, arguments, around, _assigned(words))
+    for command in engines.commands(words):
+        if engines.program_name(command[0]) == "llama-swap":
+            return _swap(host, command, around)
+        by_script = _own_script(host, command, around)
+        if by_script:
+            return by_script
+        before = words[: len(words) - len(command)]
+        inner = replace(around, environment={**around.environment, **_assigned(before)})
+        found = _handed_on(command) if by_script is not None else _engine(command) or _handed_on(command)
+        if found is not None:
+            return [_started(*found, inner)]
+    return []
+
+
+_CLIENTS = {"vllm": ("bench", "run-batch"), "sglang": ("bench_serving", "bench", "router")}
+"""Subcommands and modules of an engine that serve no model."""
+
+
+def _engine(command: Sequence[str]) -> tuple[str, Sequence[str]] | None:
+    """Return which engine a command starts, with the command; None for clients and for anything else."""
+    engine = engines.of_command(command)
+    if engine is None or _is_client(engine, command):
+        return None
+    return engine, command
+
+
+def _is_client(engine: str, command: Sequence[str]) -> bool:
+    """Say whether a command is of an engine's other programs, by its subcommand or its module."""
+    module = next((command[i + 1] for i, word in enumerate(command[:4]) if word == "-m" and i + 1 < len(command)), "")
+    return not {*command[1:2], *module.split(".")}.isdisjoint(_CLIENTS.get(engine, ()))
+
+
+_PROGRAMS = ("vllm", "llama-server", "sglang", "python3", "python")
+
+
+def _handed_on(command: Sequence[str]) -> tuple[str, Sequence[str]] | None:
+    """Return the engine that an unknown launcher is given to start (`launch.sh exec vllm serve …`), None for none."""
+    for index in range(1, len(command)):
+        inner = command[index:]
+        serves = inner[0] == "llama-server" or "serve" in inner[1:2] or "-m" in inner[1:2]
+        if inner[0] in _PROGRAMS and serves and (found := _engine(inner)):
+            return found
+    return None
+
+
+def _started(engine: str, command: Sequence[str], around: Around) -> Launch:
+    """Return an engine that is started by its own program, or by a script that only its name tells of."""
+    script = engines.interpreted_script(command) if engines.program_name(command[0]) in engines.SHELLS else ""
+    script = script or (command[0] if command[0].endswith(".sh") else "")
+    if script:
+        why = f"{script} cannot be read here: with which flags it starts {engine} is not known"
+        return _opaque(engine, why, around)
+    return launch_of(engine, _after_program(command), around)
+
+
+def _opaque(engine: str, why: str, around: Around) -> Launch:
+    return replace(launch_of(engine, [], replace(around, unknowns=(*around.unknowns, why))), opaque=True)
+
+
+def launch_of(engine: str, arguments: Sequence[str], around: Around) -> Launch:
+    """Return one start of an engine with everything that is around it."""
+    return Launch(
+        common_name(engine), around.name or common_name(engine), tuple(arguments), around.environment, around.place,
+        around.mounts, around.homes, around.directory, around.contained, around.guards, around.unknowns,
+        exclusive=around.exclusive,
+    )  # fmt: skip
+
+
+def _assigned(words: Iterable[str]) -> dict[str, str]:
+    """Return the variables that stand before a program."""
+    found: dict[str, str] = {}
+    for word in words:
+        match = _ASSIGNMENT.fullmatch(word)
+        if match:
+            found[match[1]] = match[2]
+        elif not word.startswith("-") and found:
+            break
+    return found
+
+
+_SERVES = ("serve", "server", "start", "launch")
+
+
+def _after_program(command: Sequence[str]) -> list[str]:
+    """Return what follows the program, its interpreter, its module and `serve`."""
+    words = list(command)
+    first = engines.program_name(words.pop(0))
+    if re.fullmatch(r"(?:python|pypy)[0-9.]*", first):
+        words = _after_python(words)
+    return words[1:] if words and words[0] in _SERVES else words
+
+
+def _first_plain(words: Sequence[str]) -> int:
+    return next((index for index, word in enumerate(words) if not word.startswith("-")), 0)
+
+
+def _after_python(words: list[str]) -> list[str]:
+    while words and words[0].startswith("-"):
+        option = words.pop(0)
+        if option == "-m":
+            return words[1:]
+        if option.startswith("-m"):
+            return words
+        if option in ("-X", "-W"):
+            del words[:1]
+    return words[1:]
+
+
+# --- scripts ----------------------------------------------------------------------------------------
+
+
+def _script_inside(words: Sequence[str]) -> tuple[Sequence[str], str] | None:
+    """Return what a shell is given by `-c`, and the words before the shell; None where there is none.
+
+    Not of a container: the shell then is in there, with its own files.
+    """
+    for index, word in enumerate(words):
+        name = engines.program_name(word)
+        if name in engines.SHELLS:
+            text = engines.shell_script(words[index:])
+            return None if text is None else (words[:index], text)
+        if name in (*containers.CLIENTS, "docker-compose", "podman-compose") or not _may_stand_before(word):
+            return None
+    return None
+
+
+def _may_stand_before(word: str) -> bool:
+    return word.startswith("-") or _ASSIGNMENT.fullmatch(word) is not None or bool(re.fullmatch(r"[\w./-]+", word))
+
+
+def from_script(host: Host, text: str, around: Around) -> list[Launch]:
+    """Return the engines that a shell script starts; raises CannotTellError for one that is not understood."""
+    from plimsoll.box.fit import shell  # noqa: PLC0415  # a tenth of the run time, and not every start is a script
+
+    file = around.place.file if around.place else around.name or "the script"
+
+    def source(path: str) -> str | None:
+        return host.text_or_none(_absolute(path, around.directory))
+
+    home = {"HOME": around.homes[0]} if around.homes else {}
+    setting = shell.Setting(file, around.directory, around.arguments)
+    try:
+        found = shell.commands(text, {**home, **around.environment}, source, setting)
+    except shell.ShellError as error:
+        where = Place(file, error.line)
+        raise CannotTellError(f"{where}: {error}: this is not understood as a shell script") from error
+    started = [each for command in found for each in _of_script(host, command, file, around)]
+    # `vllm --version` and the like, which a script may ask before it starts anything
+    telling = [each for each in started if each.arguments or each.opaque or each.engine == "ollama"]
+    return telling or started
+
+
+def _of_script(host: Host, command: "shell.Command", file: str, around: Around) -> list[Launch]:
+    """Return what one command of a script starts."""
+    where = Place(file, command.line)
+    inner = replace(
+        around.deeper(), place=where, environment={**around.environment, **command.environment},
+        directory=command.directory, arguments=(), unknowns=(*around.unknowns, *_missing(command, where)),
+    )  # fmt: skip
+    found = launches(host, command.words, inner)
+    if not command.conditional:
+        return found
+    note = f"{where}: starts under a condition only, taken to be met"
+    return [replace(each, notes=(*each.notes, note)) for each in found]
+
+
+def _missing(command: "shell.Command", where: Place) -> list[str]:
+    return [
+        f"{where}: {path} is read in before, and is not there: what it sets is not known" for path in command.missing
+    ]
+
+
+def _own_script(host: Host, command: Sequence[str], around: Around) -> list[Launch] | None:
+    """Return what a script on this machine starts, where the command runs one; None for anything else."""
+    words = list(command)
+    if engines.program_name(words[0]) in engines.SHELLS:
+        words = words[1 + _first_plain(words[1:]) :] if len(words) > 1 else []
+    if not words or around.contained:
+        return None
+    path = _absolute(words[0], around.directory)
+    if "/" not in words[0] and words[0] == command[0]:
+        return None
+    text = script_text(host, path, by_shell=words[0] != command[0])
+    if text is None:
+        return None
+    if path in around.scripts:
+        return []
+    scripts = (*around.scripts, path)
+    inner = replace(around.deeper(), place=Place(path), arguments=tuple(words[1:]), scripts=scripts)
+    return from_script(host, text, inner)
+
+
+def script_text(host: Host, path: str, *, by_shell: bool = False) -> str | None:
+    """Return the text of a shell script, None for any other file; `by_shell`: a shell is told to take it for one."""
+    # a FIFO of that name would never end
+    if not os.path.isfile(host.path(path)):
+        return None
+    try:
+        with open(host.path(path), "rb") as file:
+            content = file.read(MAX_SCRIPT_BYTES)
+    except OSError:
+        return None
+    first = content.split(b"\n", 1)[0]
+    is_script = first.startswith(b"#!") and re.search(rb"\b(ba|da|z|a|k)?sh\b", first) is not None
+    if not is_script and not ((by_shell or path.endswith(".sh")) and b"\0" not in content):
+        return None
+    return content.decode("utf-8", "replace")
+
+
+def _absolute(path: str, directory: str) -> str:
+    return posixpath.normpath(posixpath.join(directory, path))
+
+
+# --- containers -------------------------------------------------------------------------------------
+
+
+def _client(host: Host, arguments: Sequence[str], around: Around, before: Mapping[str, str]) -> list[Launch]:
+    """Return the engines that `docker run`, `exec` or `compose` starts."""
+    first = next((word for word in arguments if not word.startswith("-")), "")
+    if first == "compose":
+        from plimsoll.box.fit import compose  # noqa: PLC0415  # half of what is here, and few commands need it
+
+        environment = {**around.environment, **before}
+        return compose.from_arguments(host, arguments, replace(around.deeper(), environment=environment))
+    options, rest = _options(arguments)
+    if not rest:
+        return _inside(host, arguments, around)
+    guards = _guards(containers.client_facts(arguments), options, around.guards)
+    inner = replace(
+        around, environment=_given_environment(host, options, around), mounts=mounts_of(options, around),
+        contained=True, guards=guards, directory=options.get("workdir", options.get("w", ["/"]))[-1],
+        name=around.name or options.get("name", [""])[-1],
+    )  # fmt: skip
+    entrypoint = options["entrypoint"][-1:] if "entrypoint" in options else None
+    return in_container(host, rest[0], entrypoint, rest[1:], inner)
+
+
+def _options(arguments: Sequence[str]) -> tuple[dict[str, list[str]], Sequence[str]]:
+    """Return the options of `docker run`, and the image with its command.
+
+    A variable that is not known, where an option is expected, stands for options: they are left out.
+    """
+    options, rest = containers._run(arguments)  # noqa: SLF001  # the one parser of docker's options
+    while len(rest) > 1 and rest[0].startswith("$") and rest[1].startswith("-"):
+        position = len(arguments) - len(rest)
+        arguments = [*arguments[:position], *arguments[position + 1 :]]
+        options, rest = containers._run(arguments)  # noqa: SLF001  # as above
+    return options, rest
+
+
+def in_container(
+    host: Host, image: str, entrypoint: Sequence[str] | None, command: Sequence[str], around: Around
+) -> list[Launch]:
+    """Return the engines that an image starts with an entry point (None: the image's own) and a command."""
+    inner = around.deeper()
+    words = [*(entrypoint or ()), *command]
+    started = launches(host, words, inner) if words else []
+    if started:
+        return started
+    engine = engines.of_image(image)
+    if engine is None or (entrypoint and entrypoint[0]):
+        return []
+    if entrypoint is not None and not command:
+        why = f"the entry point of {image} is taken away and no command is given: what it starts is not known"
+        return [_opaque(engine, why, inner)]
+    arguments = list(command)
+    if arguments and arguments[0] in _SERVES:
+        del arguments[0]
+    return [launch_of(engine, arguments, inner)]
+
+
+_EXEC_VALUES = ("-e", "--env", "-u", "--user", "-w", "--workdir", "--env-file", "--detach-keys")
+
+
+def _inside(host: Host, arguments: Sequence[str], around: Around) -> list[Launch]:
+    """Return what `docker exec [OPTIONS] CONTAINER COMMAND` starts: in a container that is there already."""
+    words = list(arguments)
+    if "exec" not in words:
+        return []
+    position = words.index("exec") + 1
+    while position < len(words) and words[position].startswith("-"):
+        position += 2 if words[position] in _EXEC_VALUES else 1
+    return launches(host, words[position + 1 :], replace(around.deeper(), contained=True))
+
+
+def _given_environment(host: Host, options: Mapping[str, list[str]], around: Around) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for path in options.get("env-file", []):
+        text = host.text_or_none(_absolute(path, around.directory)) or ""
+        found |= {name: value for name, (value, _line) in cmdline.parse_environment_file(text).items()}
+    for each in options.get("env", []):
+        name, equals, value = each.partition("=")
+        if equals:
+            found[name] = value
+        elif name in around.environment:
+            found[name] = around.environment[name]
+    return found
+
+
+def mounts_of(options: Mapping[str, list[str]], around: Around) -> tuple[Mount, ...]:
+    """Return the directories that `docker run` mounts."""
+    found = []
+    for each in (*options.get("v", []), *options.get("volume", [])):
+        found += mount(each, around.directory, around.homes)
+    for each in options.get("mount", []):
+        keys = dict(part.partition("=")[::2] for part in each.split(","))
+        outside, inside = keys.get("source") or keys.get("src"), keys.get("target") or keys.get("dst")
+        if keys.get("type") == "bind" and outside and inside:
+            found.append(Mount(outside, inside))
+    return tuple(found)
+
+
+def mount(written: str, directory: str, homes: Sequence[str]) -> list[Mount]:
+    """Return the mount that `OUTSIDE:INSIDE[:ro]` stands for; none for a volume that docker keeps itself."""
+    parts = written.split(":")
+    if len(parts) < 2 or not parts[1].startswith("/"):  # noqa: PLR2004  # both sides
+        return []
+    outside = parts[0]
+    if outside.startswith("~") and homes:
+        outside = homes[0] + outside[1:]
+    if not outside.startswith(("/", "./", "../", "$")) and outside not in (".", ".."):
+        return []
+    outside = re.sub(r"\$\(pwd\)|\$\{?PWD\}?", directory, outside)
+    return [Mount(_absolute(outside, directory), parts[1])]
+
+
+def _guards(facts: Mapping[str, object], options: Mapping[str, list[str]], outer: Guards) -> Guards:
+    memory, score, restart = facts["memory_bytes"], facts["oom_score_adj"], str(facts["restart"])
+    shm = containers.size_bytes(options["shm-size"][-1]) if "shm-size" in options else None
+    return replace(
+        outer,
+        memory_bytes=memory if isinstance(memory, int) else None,
+        restart=restart if restart != "no" else outer.restart,
+        restart_place=None if restart != "no" else outer.restart_place,
+        shm_bytes=shm,
+        ipc_host="host" in options.get("ipc", []),
+        oom_score_adj=score if isinstance(score, int) else outer.oom_score_adj,
+        client_only=True,
+    )
+
+
+# --- routers ----------------------------------------------------------------------------------------
+
+
+def _swap(host: Host, command: Sequence[str], around: Around) -> list[Launch]:
+    from plimsoll.box.fit import routers  # noqa: PLC0415  # few commands need it
+
+    words = list(command)
+    path = next(
+        (word.partition("=")[2] or "".join(words[index + 1 : index + 2])
+         for index, word in enumerate(words) if word.partition("=")[0].lstrip("-") in ("config", "c")),
+        "config.yaml",
+    )  # fmt: skip
+    return routers.from_swap(host, _mounted(_absolute(path, around.directory), around.mounts), around.deeper())
+
+
+def _mounted(path: str, mounts: Sequence[Mount]) -> str:
+    """Return where a path inside of a container lies outside of it; as it is where nothing is mounted there."""
+    for mount_here in sorted(mounts, key=lambda each: -len(each.inside)):
+        inside = mount_here.inside.rstrip("/")
+        if path == inside or path.startswith(f"{inside}/"):
+            return mount_here.outside.rstrip("/") + path[len(inside) :]
+    return path
+
+
+def homes(host: Host) -> tuple[str, ...]:
+    """Return the home directories of this machine, the caller's own first."""
+    own = os.environ.get("HOME", "/root")
+    others = [f"/home/{name}" for name in host.names("/home")]
+    return tuple(dict.fromkeys((own, *others, "/root")))
