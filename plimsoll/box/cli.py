@@ -23,6 +23,7 @@ _COMMANDS = {
     "revert": ("plimsoll.box.cli_change", "put everything back as it was before the first deploy"),
     "guard": ("plimsoll.box.cli_guard", "watch memory, and stop the right workload in time"),
     "fit": ("plimsoll.box.cli_fit", "say whether a model fits into this box, before it is started"),
+    "incident": ("plimsoll.box.cli_incident", "say what happened, from the logs"),
     "reserve": ("plimsoll.box.cli_reserve", "announce what a load will allocate"),
     "replay": ("plimsoll.box.cli_replay", "say what the guard would have done in a recording"),
     "drill": ("plimsoll.box.cli_drill", "prove on this box that the guard acts"),

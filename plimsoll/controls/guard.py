@@ -44,7 +44,7 @@ def tables(policy: Policy, state: State) -> dict[str, dict[str, Any]]:
     guard = policy.guard
     return {
         # To the KiB; a GiB has six digits of them.
-        "lines": {f"{name}_gib": round(here[f"{name}_kib"] / KIB_PER_GIB, 6) for name in _LINES},
+        "lines": {f"{name}_gib": _rounded_gib(here[f"{name}_kib"]) for name in _LINES},
         "armed": {rule.value: mode for rule, mode in modes(policy).items()},
         "victims": _victims(guard),
         "hooks": {"command": list(guard.hook_command)},
@@ -62,6 +62,11 @@ def _victims(guard: Guard) -> dict[str, Any]:
     }
     always = {"protect": list(guard.protect), "prefer": list(guard.prefer)}
     return always | {key: value for key, value in given.items() if value not in ([], None)}
+
+
+def _rounded_gib(kib: int) -> float:
+    """Return a line in GiB with two digits: MemTotal differs by some KiB after a reboot, and that is no change."""
+    return float(f"{kib / KIB_PER_GIB:.2g}")
 
 
 def as_tables(control: Wanted) -> list[tuple[str, list[tuple[str, str]]]]:

@@ -14,10 +14,11 @@ PROTECTED = {
     "system.slice": ("memory.min", 192),
     "system.slice/ssh.service": ("memory.min", 64),
     "system.slice/systemd-journald.service": ("memory.min", 64),
-    "system.slice/dbus.service": ("memory.min", 16),
-    "system.slice/systemd-logind.service": ("memory.min", 16),
-    "system.slice/systemd-networkd.service": ("memory.min", 16),
-    "system.slice/rsyslog.service": ("memory.min", 16),
+    "system.slice/dbus.service": ("memory.min", 12),
+    "system.slice/systemd-logind.service": ("memory.min", 12),
+    "system.slice/systemd-networkd.service": ("memory.min", 12),
+    "system.slice/rsyslog.service": ("memory.min", 12),
+    "system.slice/plimsoll-guard.service": ("memory.min", 16),
     "user.slice": ("memory.low", 64),
 }
 HOLDER = "import time; held = b'x' * (60 << 20); open('/run/%s', 'w').close(); time.sleep(3600)"

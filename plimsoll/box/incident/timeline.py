@@ -1,0 +1,313 @@
+"""One time line of all sources: the same record once, repeats as one episode, silences only where they mean something.
+
+Pure. The order of the sources makes no difference to what comes out.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+from plimsoll.box.incident.clocks import AXES, DAY_S, Clocks, Moment
+from plimsoll.box.incident.model import (
+    DriverAllocFailure,
+    Event,
+    Findings,
+    Gap,
+    HungTask,
+    Lockup,
+    Note,
+    OomKill,
+    Panic,
+    Point,
+    UserspaceKill,
+    Xid,
+)
+from plimsoll.box.incident.sink import elapsed_s
+
+SAME_RECORD_S = 2.0
+"""rsyslog and journald stamp when they read, not when the kernel wrote."""
+SAME_STAMP_S = 0.01
+"""A record has the kernel's own stamp in every log; some of them keep only hundredths."""
+EPISODE_S = {"driver_alloc_failure": 60.0, "xid": 60.0, "hung_task": 300.0, "lockup": 120.0}
+"""A task is reported as hung every 120 s by default, a soft lockup every 20 to 60 s."""
+DISTRESS_S = 900.0
+"""A box that is about to freeze says so within minutes, where it says so at all."""
+AT_BOOT_S = 120.0
+HOUR_S = 3600.0
+LAST_CHANGE_HOUR = 4
+CHANGE_TOLERANCE_S = 120.0
+RARE = 2
+LONG_SILENCE_S = 600.0
+REGULAR_LINES = 10
+DENSE_LINES = 100
+"""A log that would have had that many lines in the time was not merely quiet."""
+_DISTRESS_NOTES = frozenset({"low_and_idle", "memory_fall", "memory_stall"})
+
+
+@dataclass(frozen=True)
+class Timed:
+    """An event and when it was."""
+
+    event: Event
+    moment: Moment
+    until_s: float | None
+    """When its last record was, on the same axis."""
+
+
+@dataclass(frozen=True)
+class TimedNote:
+    """A note and when it was."""
+
+    note: Note
+    moment: Moment
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What all sources say together."""
+
+    events: tuple[Timed, ...]
+    notes: tuple[TimedNote, ...]
+    sources: tuple[Findings, ...]
+    platform: dict[str, str]
+    remarks: tuple[str, ...]
+    series: tuple[tuple[Moment, Point], ...] = ()
+    """Samples of memory, in the order of their sources."""
+
+
+class Limit(NamedTuple):
+    """A point on one of the axes."""
+
+    axis: str
+    at_s: float
+
+
+def between(line: Timeline, since: Limit | None, until: Limit | None) -> Timeline:
+    """Return what lies between two points; what has no time, or is on another axis, stays."""
+    last_s = max((t.moment.at_s or 0.0 for t in line.events if t.moment.axis == "wall"), default=0.0)
+
+    def is_inside(moment: Moment) -> bool:
+        at_s = moment.at_s
+        return at_s is None or (_from(since, moment, last_s) <= at_s <= _to(until, moment, last_s))
+
+    events = tuple(timed for timed in line.events if is_inside(timed.moment))
+    return replace(line, events=events, notes=tuple(note for note in line.notes if is_inside(note.moment)))
+
+
+def _from(limit: Limit | None, moment: Moment, last_s: float) -> float:
+    found = _on_axis(limit, moment, last_s)
+    return -math.inf if found is None else found
+
+
+def _to(limit: Limit | None, moment: Moment, last_s: float) -> float:
+    found = _on_axis(limit, moment, last_s)
+    return math.inf if found is None else found
+
+
+def _on_axis(limit: Limit | None, moment: Moment, last_s: float) -> float | None:
+    """Return a limit on a moment's axis; a time of day is of the last day that the log has."""
+    if limit is None or limit.axis == moment.axis:
+        return None if limit is None else limit.at_s
+    if limit.axis == "day" and moment.axis == "wall":
+        return last_s - last_s % DAY_S + limit.at_s
+    return None
+
+
+def build(sources: Sequence[Findings], now_s: float) -> Timeline:
+    """Return the time line of some sources."""
+    ordered = sorted(sources, key=lambda f: (f.file, f.first))
+    clocks = Clocks(ordered, now_s)
+    events = [_timed(event, source, clocks) for source in ordered for event in source.events]
+    notes = [TimedNote(note, clocks.resolve(note.stamp, source)) for source in ordered for note in source.notes]
+    events = _sorted(_episodes(_without_twins(_sorted(events))))
+    notes.sort(key=lambda n: _key(n.moment, n.note.place))
+    events = [timed for timed in events if not isinstance(timed.event, Gap) or _counts(timed, events, notes, ordered)]
+    platform: dict[str, str] = {}
+    for source in ordered:
+        platform |= source.platform
+    series = tuple((clocks.resolve(point.stamp, source), point) for source in ordered for point in source.series)
+    return Timeline(tuple(events), tuple(notes), tuple(ordered), platform, tuple(clocks.remarks), series)
+
+
+def _timed(event: Event, source: Findings, clocks: Clocks) -> Timed:
+    moment = clocks.resolve(event.stamp, source)
+    last = moment if event.last is None else clocks.resolve(event.last, source)
+    return Timed(event, moment, last.at_s if last.axis == moment.axis else moment.at_s)
+
+
+def _key(moment: Moment, place: Any) -> tuple[int, float, str, int]:  # noqa: ANN401  # a Place
+    return AXES.index(moment.axis), moment.at_s if moment.at_s is not None else 0.0, place.file, place.line
+
+
+def _sorted(events: Iterable[Timed]) -> list[Timed]:
+    return sorted(events, key=lambda t: _key(t.moment, t.event.place))
+
+
+def identity(event: Event) -> tuple[object, ...]:
+    """Return what makes two records the same event, beside their time."""
+    what: tuple[object, ...] = ()
+    match event:
+        case OomKill():
+            who = event.victim or event.invoker
+            what = (who.pid, who.comm) if who else ()
+        case HungTask():
+            what = (event.task,)
+        case Lockup():
+            what = (event.type, event.cpu, event.task)
+        case Panic():
+            what = (event.reason,)
+        case DriverAllocFailure():
+            what = (event.severity, event.function)
+        case Xid():
+            what = (event.code, event.device)
+        case UserspaceKill():
+            what = (event.killer, event.victim.pid, event.victim.unit)
+        case Gap():
+            what = (event.ended_by,)
+        case _:
+            pass
+    return event.kind, *what
+
+
+def _without_twins(events: list[Timed]) -> list[Timed]:
+    """Return each event once, where several sources have it."""
+    kept: list[Timed] = []
+    latest: dict[tuple[object, ...], list[int]] = {}
+    for timed in events:
+        key = (timed.moment.axis, *identity(timed.event))
+        # what came long before cannot be the same record
+        near = [n for n in latest.get(key, []) if _near(kept[n], timed)]
+        twin = next((n for n in near if _is_twin(kept[n], timed)), None)
+        if twin is None:
+            latest[key] = [*near, len(kept)]
+            kept.append(timed)
+        else:
+            kept[twin] = _merged(kept[twin], timed)
+    return kept
+
+
+def _near(earlier: Timed, later: Timed) -> bool:
+    if earlier.moment.at_s is None or later.moment.at_s is None:
+        return False
+    return later.moment.at_s <= (earlier.until_s or earlier.moment.at_s) + SAME_RECORD_S
+
+
+def _is_twin(one: Timed, other: Timed) -> bool:
+    """Say whether two records of one identity are one event told twice: in different files, at the same time."""
+    files = {one.event.place.file, *(place.file for place in one.event.again)}
+    if other.event.place.file in files or one.moment.at_s is None or other.moment.at_s is None:
+        return False
+    first, second = one.event.stamp.uptime_s, other.event.stamp.uptime_s
+    if first is not None and second is not None and abs(first - second) < SAME_STAMP_S:
+        return True
+    if one.event.count > 1 or other.event.count > 1:
+        # a file that begins where another ends goes on, it does not tell again
+        ends = [timed.until_s or timed.moment.at_s or 0.0 for timed in (one, other)]
+        return max(one.moment.at_s, other.moment.at_s) < min(ends)
+    if first is not None and second is not None:
+        return False
+    return abs(one.moment.at_s - other.moment.at_s) <= SAME_RECORD_S
+
+
+def _richness(event: Event) -> tuple[int, int]:
+    return event.count, sum(getattr(event, f.name) not in (None, (), False) for f in fields(event))
+
+
+def _merged(one: Timed, other: Timed) -> Timed:
+    better, lesser = (one, other) if _richness(one.event) >= _richness(other.event) else (other, one)
+    again = (*better.event.again, lesser.event.place, *lesser.event.again)
+    return replace(better, event=replace(better.event, again=again))
+
+
+def _episodes(events: list[Timed]) -> list[Timed]:
+    """Return repeats of one thing as one event."""
+    kept: list[Timed] = []
+    latest: dict[tuple[object, ...], int] = {}
+    for timed in events:
+        window_s = EPISODE_S.get(timed.event.kind)
+        key = (timed.moment.axis, *identity(timed.event))
+        before = latest.get(key)
+        if window_s is not None and before is not None and _goes_on(kept[before], timed, window_s):
+            kept[before] = _extended(kept[before], timed)
+        else:
+            latest[key] = len(kept)
+            kept.append(timed)
+    return kept
+
+
+def _goes_on(before: Timed, timed: Timed, window_s: float) -> bool:
+    if before.until_s is not None and timed.moment.at_s is not None:
+        return timed.moment.at_s - before.until_s <= window_s
+    one, other = before.event, timed.event
+    if isinstance(one, HungTask) and isinstance(other, HungTask) and one.place.file == other.place.file:
+        return one.seconds is not None and other.seconds is not None and one.seconds < other.seconds
+    return False
+
+
+def _extended(before: Timed, timed: Timed) -> Timed:
+    one, other = before.event, timed.event
+    changes: dict[str, Any] = {"count": one.count + other.count, "last": other.last or other.stamp}
+    if isinstance(one, HungTask | Lockup) and isinstance(other, HungTask | Lockup):
+        changes["seconds"] = max(one.seconds or 0, other.seconds or 0) or None
+    if isinstance(one, HungTask) and isinstance(other, HungTask):
+        changes |= {
+            "owner": one.owner or other.owner, "owner_mode": one.owner_mode or other.owner_mode,
+            "lock": one.lock or other.lock, "frames": one.frames or other.frames,
+        }  # fmt: skip
+    return replace(before, event=replace(one, **changes), until_s=timed.until_s)
+
+
+def _counts(gap: Timed, events: list[Timed], notes: list[TimedNote], sources: list[Findings]) -> bool:
+    """Say whether a time without a record is evidence: of a recorder always, of a log where something speaks for it."""
+    event = gap.event
+    assert isinstance(event, Gap)  # noqa: S101  # the caller asked
+    if event.certain:
+        return True
+    source = next(source for source in sources if source.file == event.place.file)
+    twin = any(
+        isinstance(t.event, Gap)
+        and t.event.certain
+        and t.moment.at_s == gap.moment.at_s
+        and t.event.place.file == source.file
+        for t in events
+    )
+    end_s = None if gap.moment.at_s is None else gap.moment.at_s + event.seconds
+    # a boot has its own account of what was before it
+    at_boot = any(
+        t.event.kind == "boot" and t.moment.axis == gap.moment.axis and t.moment.at_s is not None and end_s is not None
+        and event.ended_by != "boot" and -AT_BOOT_S <= t.moment.at_s - end_s <= AT_BOOT_S
+        for t in events
+    )  # fmt: skip
+    if twin or at_boot or _is_clock_change(event) or (not source.is_full and event.ended_by != "boot"):
+        return False
+    if source.silences <= RARE and event.seconds >= LONG_SILENCE_S and _expected_lines(source, event) >= DENSE_LINES:
+        return True
+    regular = event.ended_by == "boot" or _expected_lines(source, event) >= REGULAR_LINES
+    return regular and distressed(gap.moment, events, notes)
+
+
+def _is_clock_change(gap: Gap) -> bool:
+    """Say whether an hour is missing because summer began, in a log that does not say its offset."""
+    local = gap.stamp.offset_s is None and gap.stamp.uptime_s is None and gap.stamp.wall_s is not None
+    hour = (gap.stamp.wall_s or 0.0) % DAY_S / HOUR_S
+    return local and hour < LAST_CHANGE_HOUR and abs(gap.seconds - HOUR_S) < CHANGE_TOLERANCE_S
+
+
+def _expected_lines(source: Findings, gap: Gap) -> float:
+    """Return how many lines a log would have had in a gap, at the rate of the rest of it."""
+    span_s = elapsed_s(source.first._replace(uptime_s=None), source.last._replace(uptime_s=None))
+    if not source.is_full or span_s is None or span_s <= gap.seconds:
+        return 0.0
+    return source.lines * gap.seconds / (span_s - gap.seconds)
+
+
+def distressed(moment: Moment, events: Iterable[Timed], notes: Iterable[TimedNote]) -> bool:
+    """Say whether the box was in trouble within the last minutes before a moment."""
+    bad = [t for t in events if t.event.kind in ("driver_alloc_failure", "hung_task", "lockup", "oom_kill")]
+    ends = [(t.moment.axis, t.until_s) for t in bad]
+    ends += [(n.moment.axis, n.moment.at_s) for n in notes if n.note.kind in _DISTRESS_NOTES]
+    return any(
+        axis == moment.axis and at_s is not None and moment.at_s is not None and -60 <= moment.at_s - at_s <= DISTRESS_S  # noqa: PLR2004
+        for axis, at_s in ends
+    )

@@ -1,0 +1,130 @@
+"""Why this victim: the kernel's own arithmetic, from the table that it printed. Pure.
+
+Points of a task are its resident pages, swap entries and page tables, plus oom_score_adj thousandths of all memory:
+a host's RAM and swap, or a cgroup's limit (mm/oom_kill.c, oom_badness, the same since 4.17; before, root had 3 % off).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plimsoll.box.incident.meminfo import KEPT_TASKS
+from plimsoll.box.incident.model import MemoryReport, OomKill, Task
+
+UNKILLABLE = -1000
+USER_DEFAULT_ADJ = (100, 200, 300)
+"""What systemd's user manager gives itself, what it starts, and what editors and browsers give their own children."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A task with its points, in pages."""
+
+    task: Task
+    base: int
+    points: int
+
+
+@dataclass(frozen=True)
+class Why:
+    """Why this victim, in words, and the arithmetic."""
+
+    total_pages: int
+    page_kib: int
+    victim: Ranked
+    next: Ranked | None
+    rank: int
+    """1 for the task with the most points."""
+    lines: tuple[str, ...]
+
+
+def total_pages(memory: MemoryReport | None, scope: str | None) -> int | None:
+    """Return the pages that an oom_score_adj of 1000 stands for; None where the dump does not show them."""
+    if memory is None:
+        return None
+    if scope == "memcg":
+        return (
+            None if memory.limit_kib is None else (memory.limit_kib + (memory.swap_limit_kib or 0)) // memory.page_kib
+        )
+    if memory.total_kib is None:
+        return None
+    return (memory.total_kib + (memory.swap_total_kib or 0)) // memory.page_kib
+
+
+def ranked(tasks: Sequence[Task], total: int) -> list[Ranked]:
+    """Return the tasks that could be chosen, the one with the most points first; the first of equals stays first."""
+    found = []
+    for task in tasks:
+        base = task.rss + task.swap + task.pgtables
+        if task.oom_score_adj != UNKILLABLE:
+            # C truncates towards zero: the kernel divides total by 1000 first
+            found.append(Ranked(task, base, base + task.oom_score_adj * (total // 1000)))
+    return sorted(found, key=lambda r: -r.points)
+
+
+def worth_keeping(tasks: Sequence[Task], total: int | None, pid: int | None) -> tuple[Task, ...]:
+    """Return the rows with the most points, or, without a total, the largest; the victim's is among them."""
+    ordered = [r.task for r in ranked(tasks, total)] if total else sorted(tasks, key=lambda t: -(t.rss + t.swap))
+    top = ordered[:KEPT_TASKS]
+    return (*top, *[task for task in ordered[KEPT_TASKS:] if task.pid == pid][:1])
+
+
+def why(kill: OomKill) -> Why | None:
+    """Return why the victim was chosen; None where the record has no table, no totals or not the victim's row."""
+    total = total_pages(kill.memory, kill.scope)
+    if kill.memory is None or total is None or kill.victim is None:
+        return None
+    order = ranked(kill.tasks, total)
+    rank = next((n for n, r in enumerate(order, 1) if r.task.pid == kill.victim.pid), None)
+    if rank is None:
+        return None
+    chosen = order[rank - 1]
+    following = next((r for r in order if r.task.pid != chosen.task.pid), None)
+    lines = (_arithmetic(chosen, total, kill.memory.page_kib), *_alternatives(chosen, following, rank, total, kill))
+    return Why(total, kill.memory.page_kib, chosen, following, rank, lines)
+
+
+def gib(pages: float, page_kib: int = 4) -> str:
+    """Return pages as GiB, or MiB below one."""
+    kib = pages * page_kib
+    return f"{kib / (1 << 20):.1f} GiB" if abs(kib) >= 1 << 20 else f"{kib / 1024:.0f} MiB"
+
+
+def _arithmetic(chosen: Ranked, total: int, page_kib: int) -> str:
+    task = chosen.task
+    parts = (
+        f"rss {gib(task.rss, page_kib)} + swap {gib(task.swap, page_kib)} + page tables {gib(task.pgtables, page_kib)}"
+    )
+    share = gib(task.oom_score_adj * total / 1000, page_kib)
+    adj = f"oom_score_adj {task.oom_score_adj} of {gib(total, page_kib)} = {share}"
+    return (
+        f"{task.comm} ({task.pid}): {parts}; {adj}: {chosen.points} points, "
+        f"{1000 * chosen.points // max(1, total)} per mille of all memory that could be freed"
+    )
+
+
+def _alternatives(chosen: Ranked, following: Ranked | None, rank: int, total: int, kill: OomKill) -> tuple[str, ...]:
+    found = []
+    if rank > 1:
+        found.append(
+            f"{rank - 1} in the table had more points: they were being killed already, or the kernel took a child or a "
+            "sharer of the one with the most"
+        )
+    elif following is not None:
+        needed = (following.points - chosen.base - 1) // max(1, total // 1000)
+        name = f"{following.task.comm} ({following.task.pid})"
+        if needed >= UNKILLABLE:
+            found.append(
+                f"with an oom_score_adj of {needed} or less, instead of {chosen.task.oom_score_adj}, "
+                f"the kernel would have taken {name} with {following.points} points"
+            )
+        else:
+            found.append(f"only an oom_score_adj of -1000 would have spared it: {name} is far behind")
+        by_adj = chosen.base < following.base
+        if by_adj:
+            found.append(f"it was not the larger of the two: its oom_score_adj of {chosen.task.oom_score_adj} decided")
+    if chosen.task.oom_score_adj in USER_DEFAULT_ADJ and kill.scope == "host":
+        found.append(
+            f"an oom_score_adj of {chosen.task.oom_score_adj} is what a user's systemd manager or an editor hands "
+            "down, not something that the program chose (DefaultOOMScoreAdjust= of the user manager)"
+        )
+    return tuple(found)
