@@ -50,7 +50,7 @@ def toml(mem_total_kib: int = LAB_KIB, **choices: Any) -> str:  # noqa: ANN401  
 
 @pytest.mark.parametrize("mem_total_kib", [LAB_KIB, round(121.6 * KIB_PER_GIB), 512 * KIB_PER_GIB])
 def test_the_lines_are_the_policys_scaled_to_the_host(mem_total_kib: int) -> None:
-    """The guard reads its lines as the ladder has them for this MemTotal, to two digits, whatever the machine's size."""
+    """The guard reads its lines as the ladder has them for this MemTotal, to two digits, on machines of any size."""
     ladder = {"slow_leave_gib": 12.0, "slow_enter_gib": 10.0, "floor_gib": 4.0}
     found = config.load(toml(mem_total_kib, ladder=ladder), guard.FILE, mem_total_kib).settings.lines
     here = Policy.model_validate({"ladder": ladder}).ladder.scaled(mem_total_kib)
