@@ -1,6 +1,7 @@
 """A program is run, and ended in time, without keeping our other threads from running."""
 
 import ctypes
+import gc
 import os
 import signal
 import subprocess
@@ -140,3 +141,16 @@ def test_other_threads_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     instead.wait()
     assert (ran.code, ran.out) == (0, "loaded\n")
     assert seen_loading
+
+
+def test_children_leave_no_cycle_of_references_behind() -> None:
+    """The guard's collector is off: what a child leaves that only a collector frees would be there for ever."""
+    spawn.run(("/bin/true",), 10.0)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            spawn.run(("/bin/true",), 10.0, given=b"something")
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

@@ -17,6 +17,7 @@ from enum import StrEnum
 
 from plimsoll.box.guard.model import Process, Verb, Workload
 from plimsoll.box.guard.processes import read_stat
+from plimsoll.box.guard.spawn import c_library
 from plimsoll.box.guard.worker import Worker
 from plimsoll.box.guard.workloads import Target
 from plimsoll.box.host import Host
@@ -30,7 +31,7 @@ _KILL_PASSES = 3
 """Without `cgroup.kill` a process that forks meanwhile is found in the next pass."""
 _MRELEASE = 448
 """process_mrelease(2), the same number on all architectures."""
-_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC = c_library()
 
 
 class Result(StrEnum):

@@ -8,6 +8,7 @@ disk takes, and the thread that guards is one of them. A C function that ctypes 
 import contextlib
 import ctypes
 import errno
+import functools
 import os
 import select
 import signal
@@ -52,6 +53,12 @@ def run(
         os.close(read_end)
 
 
+@functools.cache
+def c_library() -> ctypes.CDLL:
+    """Return the C library, always the same object: each is a cycle of references, and the guard collects none."""
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def reap() -> int:
     """Take leave of those that were killed and have ended since; return how many still have not."""
     with _left_lock:
@@ -84,7 +91,7 @@ def start(
     No signal is blocked or ignored for it. It has these descriptors for its input and both its outputs, and no other,
     unless it `inherits` those of ours that are inheritable.
     """
-    libc = ctypes.CDLL(None)
+    libc = c_library()
     attributes, actions, every, none = (ctypes.create_string_buffer(_STRUCTURE_BYTES) for _ in range(4))
     libc.posix_spawnattr_init(attributes)
     libc.posix_spawn_file_actions_init(actions)
