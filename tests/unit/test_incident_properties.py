@@ -85,7 +85,8 @@ def test_a_split_within_a_record_leaves_the_others(order: tuple[int, ...], data:
     """Cut anywhere, all records but the one that was cut have the same events."""
     rows = [b"".join(record) for record in _rows(order)]
     broken = data.draw(st.integers(0, len(rows) - 1))
-    offset = data.draw(st.integers(1, len(rows[broken]) - 1))
+    # behind its stamp: a shorter scrap cannot be told from the wrapped end of the line before
+    offset = data.draw(st.integers(40, len(rows[broken]) - 1))
     before, after = b"".join(rows[:broken]), b"".join(rows[broken + 1 :])
     parts = [before + rows[broken][:offset], rows[broken][offset:] + after]
     whole = _facts(answer(before + after))
