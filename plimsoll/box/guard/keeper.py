@@ -19,6 +19,8 @@ from plimsoll.box.host import Host
 
 _WAITING_MAX = 5
 """Seconds that may wait for a disk; what is older is no status any more."""
+STATUS_EVERY = 2
+"""Seconds: to make a status of it all takes longer than to take a second's ten samples."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Keeper:
         self._probe = Probe(host)
         self._reached: Reached = NOT_TRIED
         self._probed_s = float("-inf")
+        self._seconds = 0
         self._recorder = Worker[Second]("recording", self._record, _WAITING_MAX)
         self._status = Worker[Second]("status", self._tell, _WAITING_MAX)
         self._metrics = Worker[str]("metrics", self._publish, 1)
@@ -62,8 +65,10 @@ class Keeper:
 
     def put(self, second: Second) -> None:
         """Take a second's news."""
-        self._status.put(second)
         self._recorder.put(second)
+        self._seconds += 1
+        if self._seconds % STATUS_EVERY == 0:
+            self._status.put(second)
         if second.tick.sample.at_s - self._probed_s >= EVERY_S:
             self._probed_s = second.tick.sample.at_s
             self._prober.put(self._probed_s)
