@@ -1,9 +1,7 @@
 """How people really start engines: containers, compose files, units, scripts, routers; and what is no start at all."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,24 +12,8 @@ from plimsoll.box.fit.compose import interpolated
 from plimsoll.box.fit.model import CannotTellError, Launch, Mount
 from plimsoll.box.fit.protection import false_ones
 from plimsoll.box.host import Host
-from tests.unit.fit_builders import LLAMA_8B, context, gib, write_gguf, write_model
-
-HOST = Host(environment={"HOME": "/root"})
-
-
-def _launches(*command: str, host: Host = HOST, **question: Any) -> list[Launch]:  # noqa: ANN401  # fields of a question
-    return ask.launches(host, Question(command, **question))
-
-
-def _file(tmp_path: Path, name: str, text: str) -> str:
-    path = tmp_path / name
-    path.write_text(text)
-    return str(path)
-
-
-def _arguments(found: list[Launch]) -> list[tuple[str, str]]:
-    return [(each.engine, " ".join(each.arguments)) for each in found]
-
+from tests.unit.fit_builders import LLAMA_8B, context, gib, write_model
+from tests.unit.fit_sources import command_lines, launches, written
 
 # --- commands ---------------------------------------------------------------------------------------
 
@@ -62,7 +44,7 @@ def _arguments(found: list[Launch]) -> list[tuple[str, str]]:
 )  # fmt: skip
 def test_what_a_command_starts(command: str, engine: str, arguments: str) -> None:
     """Wrappers, interpreters, images and entry points are seen through to the engine and its own flags."""
-    assert _arguments(_launches(*command.split())) == [(engine, arguments)]
+    assert command_lines(launches(*command.split())) == [(engine, arguments)]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +56,7 @@ def test_what_a_command_starts(command: str, engine: str, arguments: str) -> Non
 )  # fmt: skip
 def test_a_shell_within_a_command(command: tuple[str, ...]) -> None:
     """What is given to a shell is read as a shell would, in a container as well; so is a command in one word."""
-    assert _arguments(_launches(*command)) == [("vllm", "a/b --gpu-memory-utilization 0.6")]
+    assert command_lines(launches(*command)) == [("vllm", "a/b --gpu-memory-utilization 0.6")]
 
 
 @pytest.mark.parametrize(
@@ -83,13 +65,13 @@ def test_a_shell_within_a_command(command: tuple[str, ...]) -> None:
 def test_what_starts_nothing(command: str) -> None:
     """A command that starts no model server is said to be none."""
     with pytest.raises(CannotTellError, match="starts no model server"):
-        _launches(*command.split())
+        launches(*command.split())
 
 
 def test_what_docker_is_told(tmp_path: Path) -> None:
     """Limits, mounts, variables and restarts of `docker run` are kept; only named variables go into the container."""
     options = f"--memory 128g --restart always --ipc host --shm-size 64g -v {tmp_path}:/m -e A=1 -e HOME"
-    found = _launches(*f"docker run {options} x/vllm serve /m".split())[0]
+    found = launches(*f"docker run {options} x/vllm serve /m".split())[0]
     assert (found.guards.memory_bytes, found.guards.restart) == (gib(128), "always")
     assert found.mounts == (Mount(str(tmp_path), "/m"),)
     assert found.environment == {"A": "1", "HOME": "/root"}
@@ -98,7 +80,7 @@ def test_what_docker_is_told(tmp_path: Path) -> None:
 def test_a_model_that_is_mounted(tmp_path: Path) -> None:
     """A path inside of a container is found outside, where it is mounted from."""
     write_model(tmp_path / "qwen", LLAMA_8B, gib(3))
-    found = _launches(*f"docker run -v {tmp_path}:/models x/vllm serve /models/qwen".split())[0]
+    found = launches(*f"docker run -v {tmp_path}:/models x/vllm serve /models/qwen".split())[0]
     estimate = ask.one(found, context())
     assert [item.amount.likely for item in estimate.items if item.name == "weights"] == [gib(3)]
 
@@ -152,8 +134,8 @@ services:
 
 def test_a_compose_file(tmp_path: Path) -> None:
     """Every service that is an engine is one start, with its defaults filled in; the others are none."""
-    found = _launches(compose=(_file(tmp_path, "compose.yml", COMPOSE),))
-    assert _arguments(found) == [
+    found = launches(compose=(written(tmp_path, "compose.yml", COMPOSE),))
+    assert command_lines(found) == [
         ("vllm", "--model a/b --gpu-memory-utilization 0.80"),
         ("sglang", "--model-path c/d --mem-fraction-static 0.2"),
     ]
@@ -164,11 +146,11 @@ def test_a_compose_file(tmp_path: Path) -> None:
 
 def test_variables_of_a_compose_file(tmp_path: Path) -> None:
     """`.env` beside the file fills in variables, and what is set where one types goes before it."""
-    path = _file(tmp_path, "compose.yml", COMPOSE)
-    _file(tmp_path, ".env", "UTIL=0.5\nMODEL=e/f\n")
+    path = written(tmp_path, "compose.yml", COMPOSE)
+    written(tmp_path, ".env", "UTIL=0.5\nMODEL=e/f\n")
     host = Host(environment={"HOME": "/root", "MODEL": "g/h"})
     found = ask.launches(host, Question(compose=(path, "big")))
-    assert _arguments(found) == [("vllm", "--model g/h --gpu-memory-utilization 0.5")]
+    assert command_lines(found) == [("vllm", "--model g/h --gpu-memory-utilization 0.5")]
 
 
 @pytest.mark.parametrize(
@@ -189,29 +171,29 @@ def test_variables_of_a_compose_file(tmp_path: Path) -> None:
 def test_a_compose_file_that_cannot_be_followed(tmp_path: Path, text: str, why: str) -> None:
     """What is not understood is one error with the file and the line."""
     with pytest.raises(CannotTellError, match=why):
-        _launches(compose=(_file(tmp_path, "compose.yml", text),))
+        launches(compose=(written(tmp_path, "compose.yml", text),))
 
 
 def test_a_service_that_is_not_there(tmp_path: Path) -> None:
     """A wrong name of a service is answered with the right ones."""
     with pytest.raises(CannotTellError, match=r"no service 'bog'; it has big, small, web"):
-        _launches(compose=(_file(tmp_path, "compose.yml", COMPOSE), "bog"))
+        launches(compose=(written(tmp_path, "compose.yml", COMPOSE), "bog"))
 
 
 def test_compose_files_that_include_each_other(tmp_path: Path) -> None:
     """Files that are included are followed, and a circle of them is an end."""
-    _file(tmp_path, "two.yml", "services:\n  b:\n    image: x/vllm\n    command: [--model, c/d]\n")
-    path = _file(tmp_path, "one.yml", "include:\n  - two.yml\nservices:\n  a:\n    image: nginx\n")
-    assert _arguments(_launches(compose=(path,))) == [("vllm", "--model c/d")]
-    circle = _file(tmp_path, "three.yml", "include: [three.yml]\n")
+    written(tmp_path, "two.yml", "services:\n  b:\n    image: x/vllm\n    command: [--model, c/d]\n")
+    path = written(tmp_path, "one.yml", "include:\n  - two.yml\nservices:\n  a:\n    image: nginx\n")
+    assert command_lines(launches(compose=(path,))) == [("vllm", "--model c/d")]
+    circle = written(tmp_path, "three.yml", "include: [three.yml]\n")
     with pytest.raises(CannotTellError, match="too many times"):
-        _launches(compose=(circle,))
+        launches(compose=(circle,))
 
 
 def test_an_entry_point_that_is_taken_away(tmp_path: Path) -> None:
     """With an empty entry point and no command it is not known what runs, and no default is taken."""
     text = "services:\n  a:\n    image: x/vllm\n    entrypoint: []\n"
-    found = _launches(compose=(_file(tmp_path, "c.yml", text),))
+    found = launches(compose=(written(tmp_path, "c.yml", text),))
     assert found[0].opaque
     assert ask.one(found[0], context()).items == ()
 
@@ -275,8 +257,8 @@ def test_a_unit(tmp_path: Path) -> None:
         "/etc/default/model": "UTIL=0.6\n",
         "/etc/systemd/system/text.service.d/more.conf": '[Service]\nEnvironment="ARGS=--max-model-len 8192"\n',
     })  # fmt: skip
-    found = _launches(unit="text", host=host)
-    assert _arguments(found) == [("vllm", "a/b --gpu-memory-utilization 0.6 --max-model-len 8192")]
+    found = launches(unit="text", host=host)
+    assert command_lines(found) == [("vllm", "a/b --gpu-memory-utilization 0.6 --max-model-len 8192")]
     guards = found[0].guards
     assert (guards.memory_bytes, guards.restart, guards.oom_score_adj) == (gib(128), "always", -500)
     assert guards.client_only
@@ -285,7 +267,7 @@ def test_a_unit(tmp_path: Path) -> None:
 def test_what_protects_nothing(tmp_path: Path) -> None:
     """Limits that bound the client or do not see CUDA, restarts and scores of an engine are named with their place."""
     host = _root(tmp_path, {"/etc/systemd/system/text.service": UNIT})
-    found = false_ones(_launches(unit="text.service", host=host)[0], of_size(121.6))
+    found = false_ones(launches(unit="text.service", host=host)[0], of_size(121.6))
     for part in (
         "--memory 128.0 GiB",
         "above the 121.6 GiB",
@@ -300,7 +282,7 @@ def test_what_protects_nothing(tmp_path: Path) -> None:
 def test_an_environment_file_that_is_not_there(tmp_path: Path) -> None:
     """A variable from a file that cannot be read stays in sight, and the file is named with its line."""
     unit = "[Service]\nEnvironmentFile=/gone\nExecStart=vllm serve a/b --gpu-memory-utilization ${U}\n"
-    found = _launches(unit="x", host=_root(tmp_path, {"/etc/systemd/system/x.service": unit}))[0]
+    found = launches(unit="x", host=_root(tmp_path, {"/etc/systemd/system/x.service": unit}))[0]
     assert any("x.service:2: EnvironmentFile /gone" in each for each in found.unknowns)
     assert "${U}" in found.arguments
 
@@ -317,61 +299,61 @@ def test_an_environment_file_that_is_not_there(tmp_path: Path) -> None:
 def test_a_unit_that_starts_none(tmp_path: Path, text: str, why: str) -> None:
     """A template, a unit without a command, and one of something else are told from each other."""
     with pytest.raises(CannotTellError, match=why):
-        _launches(_file(tmp_path, "x.service", text))
+        launches(written(tmp_path, "x.service", text))
 
 
 def test_a_quadlet(tmp_path: Path) -> None:
     """A Quadlet file is the `podman run` that it stands for."""
     options = f"Volume={tmp_path}:/m\nEnvironment=A=1\nPodmanArgs=--memory 64g"
     text = f"[Container]\nImage=x/vllm:1\n{options}\nExec=serve /m -tp 1\n"
-    found = _launches(_file(tmp_path, "llm.container", text))
-    assert _arguments(found) == [("vllm", "/m -tp 1")]
+    found = launches(written(tmp_path, "llm.container", text))
+    assert command_lines(found) == [("vllm", "/m -tp 1")]
     assert (found[0].guards.memory_bytes, found[0].environment) == (gib(64), {"A": "1"})
     with pytest.raises(CannotTellError, match="names no Image"):
-        _launches(_file(tmp_path, "no.container", "[Container]\nExec=x\n"))
+        launches(written(tmp_path, "no.container", "[Container]\nExec=x\n"))
 
 
 def test_a_recipe(tmp_path: Path) -> None:
     """A recipe's command is filled in from its defaults; without one the runtime's flags come from them."""
     common = "model: a/b\nruntime: vllm-distributed\ndefaults:\n  gpu_memory_utilization: 0.6\n  tensor_parallel: 2\n"
-    assert _arguments(_launches(_file(tmp_path, "r.yaml", common))) == [
+    assert command_lines(launches(written(tmp_path, "r.yaml", common))) == [
         ("vllm", "a/b --gpu-memory-utilization 0.6 --tensor-parallel-size 2")
     ]
     command = "command: |\n  vllm serve {model} \\\n    --gpu-memory-utilization {gpu_memory_utilization}\n"
-    assert _arguments(_launches(_file(tmp_path, "c.yaml", common + command))) == [
+    assert command_lines(launches(written(tmp_path, "c.yaml", common + command))) == [
         ("vllm", "a/b --gpu-memory-utilization 0.6")
     ]
 
 
 def test_a_launcher_that_can_be_read(tmp_path: Path) -> None:
     """A launcher that starts what it is given does so as well if it can be read."""
-    path = _file(tmp_path, "run.sh", '#!/bin/bash\ndocker exec box "$@"\n')
-    assert _arguments(_launches(path, "exec", "vllm", "serve", "a/b")) == [("vllm", "a/b")]
+    path = written(tmp_path, "run.sh", '#!/bin/bash\ndocker exec box "$@"\n')
+    assert command_lines(launches(path, "exec", "vllm", "serve", "a/b")) == [("vllm", "a/b")]
 
 
 def test_a_launcher_that_is_given_a_command() -> None:
     """What an unknown launcher is given to start is found; benchmarks of an engine are no server."""
     by_script = ("./launch-cluster.sh", "-t", "img", "exec", "vllm", "serve", "a/b", "-tp", "2")
-    assert _arguments(_launches(*by_script)) == [("vllm", "a/b -tp 2")]
-    assert _arguments(_launches("pcore", "llama-server", "-m", "x")) == [("llama.cpp", "-m x")]
-    assert _arguments(_launches("vllm", "serve", "/models/bench/m")) == [("vllm", "/models/bench/m")]
+    assert command_lines(launches(*by_script)) == [("vllm", "a/b -tp 2")]
+    assert command_lines(launches("pcore", "llama-server", "-m", "x")) == [("llama.cpp", "-m x")]
+    assert command_lines(launches("vllm", "serve", "/models/bench/m")) == [("vllm", "/models/bench/m")]
     for command in (
         "vllm bench serve --model a/b",
         "docker exec -it sglang python3 -m sglang.bench_serving --backend x",
     ):
         with pytest.raises(CannotTellError, match="starts no model server"):
-            _launches(*command.split())
+            launches(*command.split())
 
 
 def test_a_configuration_file_of_an_engine(tmp_path: Path) -> None:
     """Flags from `--config` count, those of the command line go before them; without the file nothing is assumed."""
     text = "gpu-memory-utilization: 0.5\nenforce-eager: true\nmax-model-len: 4096\n"
-    path = _file(tmp_path, "vllm.yaml", text)
-    found = _launches("vllm", "serve", "a/b", "--config", path, "--max-model-len", "8192")[0]
+    path = written(tmp_path, "vllm.yaml", text)
+    found = launches("vllm", "serve", "a/b", "--config", path, "--max-model-len", "8192")[0]
     settings = {each.flag: each.value for each in ask.one(found, context()).settings}
     assert settings["--gpu-memory-utilization"] == 0.5
     assert (settings["--max-model-len"], settings["--enforce-eager"]) == (8192, True)
-    gone = ask.one(_launches("vllm", "serve", "a/b", "--config", "/no/such.yaml")[0], context())
+    gone = ask.one(launches("vllm", "serve", "a/b", "--config", "/no/such.yaml")[0], context())
     assert any("/no/such.yaml" in each for each in gone.unknowns)
     assert not any(item.name == "budget" for item in gone.items)
 
@@ -380,7 +362,7 @@ def test_a_configuration_file_of_an_engine(tmp_path: Path) -> None:
 def test_a_unit_that_is_not_there(tmp_path: Path, name: str) -> None:
     """A name that no unit has is an error that says so."""
     with pytest.raises(CannotTellError, match=r"no such unit|no name of a unit|cannot be read"):
-        _launches(unit=name, host=_root(tmp_path, {}))
+        launches(unit=name, host=_root(tmp_path, {}))
 
 
 def test_a_process(tmp_path: Path) -> None:
@@ -393,142 +375,9 @@ def test_a_process(tmp_path: Path) -> None:
         "/proc/9/status": "Name:\tx\nPPid:\t7\n",
     })  # fmt: skip
     found = ask.launches(host, Question(pid=7))
-    assert _arguments(found) == [("llama.cpp", "-m /x.gguf -c 4096")]
+    assert command_lines(found) == [("llama.cpp", "-m /x.gguf -c 4096")]
     assert (found[0].environment["LLAMA_ARG_N_PARALLEL"], found[0].directory) == ("2", "/srv")
     assert found[0].mounts == (Mount("/proc/7/root", "/"),)
     assert ask.launches(host, Question(pid=9)) == found
     with pytest.raises(CannotTellError, match="process 8"):
         ask.launches(host, Question(pid=8))
-
-
-# --- scripts and routers ----------------------------------------------------------------------------
-
-
-def test_a_script(tmp_path: Path) -> None:
-    """A script is followed through variables, arrays, a file it reads in, and a script that it calls."""
-    _file(tmp_path, "env.sh", "MODEL=a/b\n")
-    _file(tmp_path, "serve.sh", '#!/bin/bash\nexec vllm serve "$1" --max-num-seqs "${2:-4}"\n')
-    text = '#!/bin/bash\ncd "$(dirname "$0")"\n. ./env.sh\nARGS=("$MODEL" 8)\n./serve.sh "${ARGS[@]}"\n'
-    found = _launches(_file(tmp_path, "start.sh", text))
-    assert _arguments(found) == [("vllm", "a/b --max-num-seqs 8")]
-    assert str(found[0].place).endswith("serve.sh:2")
-
-
-def test_a_file_that_a_shell_is_given(tmp_path: Path) -> None:
-    """A shell takes any text for a script, whatever it is called."""
-    path = _file(tmp_path, "notes-vllm.txt", "# a comment\nvllm serve a/b \\\n  -tp 2\n")
-    assert _arguments(_launches("bash", path)) == [("vllm", "a/b -tp 2")]
-
-
-def test_a_script_that_starts_itself(tmp_path: Path) -> None:
-    """A script that calls itself again is an end."""
-    path = _file(tmp_path, "again.sh", '#!/bin/bash\n"$0" x\nvllm serve a/b\n')
-    assert _arguments(_launches(path)) == [("vllm", "a/b")]
-
-
-def test_a_script_that_is_not_here(tmp_path: Path) -> None:
-    """A unit that calls a script which cannot be read starts an engine with unknown flags."""
-    path = _file(tmp_path, "x.service", "[Service]\nExecStart=/opt/llm/start-vllm.sh\n")
-    assert _launches(path)[0].opaque
-
-
-def test_a_script_that_is_none(tmp_path: Path) -> None:
-    """A text that is no script is an error with its line."""
-    with pytest.raises(CannotTellError, match=r"notes\.txt:2: a \" is not closed"):
-        _launches(_file(tmp_path, "notes.txt", 'vllm serve a\n"never closed\n'))
-
-
-@pytest.mark.parametrize(
-    ("text", "engine", "arguments"),
-    [
-        ("MODEL=a/b\nSERVE_ARGS=(--gpu-memory-utilization 0.90\n  --max-model-len 8192)\n", "vllm",
-         "a/b --gpu-memory-utilization 0.90 --max-model-len 8192"),
-        ("MODEL=a/b\nEXTRA='--mem-fraction-static 0.5 --tp 1'\n", "sglang",
-         "--model-path a/b --mem-fraction-static 0.5 --tp 1"),
-        ("TEXT_GPU_MEMORY_UTILIZATION=0.55\nTEXT_PORT=8000\n", "vllm", "--gpu-memory-utilization 0.55"),
-        ("| a | table |\ngpu_memory_utilization=0.75\nmax_num_seqs=1\n", "vllm",
-         "--gpu-memory-utilization 0.75 --max-num-seqs 1"),
-    ],
-)  # fmt: skip
-def test_a_file_of_variables(tmp_path: Path, text: str, engine: str, arguments: str) -> None:
-    """Flags in a file that holds no command are understood, and never called safe."""
-    found = _launches(_file(tmp_path, "x.env", text))
-    assert _arguments(found) == [(engine, arguments)]
-    assert any("holds no command" in each for each in found[0].unknowns)
-
-
-def test_what_never_ends(tmp_path: Path) -> None:
-    """A FIFO where a script, a model, a configuration or presets should be is an answer, not a wait."""
-    fifo = tmp_path / "fifo.gguf"
-    os.mkfifo(fifo)
-    (tmp_path / "model").mkdir()
-    os.mkfifo(tmp_path / "model" / "model.safetensors")
-    for command in ((str(fifo),), ("bash", str(fifo)), ("llama-swap", "--config", str(fifo))):
-        with pytest.raises(CannotTellError):
-            _launches(*command)
-    for words in (
-        ("llama-server", "-m", str(fifo)),
-        ("llama-server", "--models-preset", str(fifo)),
-        ("vllm", "serve", str(tmp_path / "model")),
-        ("vllm", "serve", "a/b", "--config", str(fifo)),
-    ):
-        assert all(each.unknowns for each in ask.estimates(_launches(*words), context()))
-
-
-SWAP = """\
-macros:
-  server: llama-server --port ${PORT} -ngl 99
-models:
-  one:
-    cmd: |
-      ${server}
-      # a comment
-      -m /m/one.gguf
-      -c 4096
-  two:
-    cmd: ${server} -m /m/two.gguf -c 8192
-    env:
-      - LLAMA_ARG_N_PARALLEL=2
-  three:
-    cmd: vllm serve a/b
-groups:
-  always:
-    swap: false
-    members: [three]
-"""
-
-
-def test_a_configuration_of_llama_swap(tmp_path: Path) -> None:
-    """Macros are filled in; models that are swapped share their memory, a group that is not swapped has its own."""
-    path = _file(tmp_path, "config.yaml", SWAP)
-    for found in (_launches(path), _launches("llama-swap", "--config", path, "--listen", ":8080")):
-        assert [each.name for each in found] == ["one", "two", "three"]
-        assert " ".join(found[0].arguments) == "--port 5800 -ngl 99 -m /m/one.gguf -c 4096"
-        assert found[1].environment["LLAMA_ARG_N_PARALLEL"] == "2"
-        assert found[0].exclusive == found[1].exclusive != ""
-        assert found[2].exclusive == ""
-
-
-def test_macros_in_a_circle(tmp_path: Path) -> None:
-    """Macros that name each other are an error with the line."""
-    text = "macros:\n  a: ${b}\n  b: ${a}x\nmodels:\n  m:\n    cmd: ${a}\n"
-    with pytest.raises(CannotTellError, match=":6: macros"):
-        _launches(_file(tmp_path, "config.yaml", text))
-
-
-def test_presets_of_llama_server(tmp_path: Path) -> None:
-    """Each preset, or file of a directory, is a model of its own; as many as are loaded at a time count."""
-    for name, size in (("a", 4), ("b", 2), ("c", 1)):
-        write_gguf(tmp_path / f"{name}.gguf", {"general.architecture": "strange"}, gib(size))
-    sections = "".join(f"[{name}]\nmodel = {tmp_path}/{name}.gguf\n" for name in ("c", "a", "b"))
-    path = _file(tmp_path, "presets.ini", f"[*]\nc = 4096\nLLAMA_ARG_N_PARALLEL = 1\n{sections}")
-    found = _launches("llama-server", "--models-preset", path, "--models-max", "2")
-    estimates = ask.estimates(found, context())
-    assert [each.launch.name for each in estimates] == ["a", "b"]
-    assert {setting.flag: setting.value for setting in estimates[0].settings}["--ctx-size"] == 4096
-    found = _launches("llama-server", "--models-dir", str(tmp_path), "--models-max", "1", "-c", "2048")
-    estimates = ask.estimates(found, context())
-    assert [each.launch.name for each in estimates] == ["a.gguf"]
-    assert {setting.flag: setting.value for setting in estimates[0].settings}["--ctx-size"] == 2048
-    empty = ask.estimates(_launches("llama-server", "--models-dir", str(tmp_path / "none")), context())
-    assert "no GGUF model" in empty[0].unknowns[0]

@@ -3,10 +3,9 @@
 import fcntl
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,13 +19,7 @@ from plimsoll.box.guard.workloads import Target
 from plimsoll.box.host import Host
 from tests.unit.builders import NEEDS_ROOT
 from tests.unit.guarding import workload
-
-CGROUP2 = next(
-    (Path(line.split()[1]) for line in Path("/proc/mounts").read_text().splitlines() if line.split()[2] == "cgroup2"),
-    None,
-)
-HERE = Host()
-Start = Callable[..., Process]
+from tests.unit.real_processes import CGROUP2, HERE, Start, cgroup, rmdir, starting
 
 
 def ignoring_term() -> list[str]:
@@ -40,25 +33,9 @@ def ignoring_term() -> list[str]:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start programs, and end them with the test."""
-    running: list[subprocess.Popen[bytes]] = []
-
-    def begin(*argv: str) -> Process:
-        child = subprocess.Popen(argv or ("sleep", "60"), stdout=subprocess.PIPE, start_new_session=True)
-        running.append(child)
-        return identity(child.pid)
-
-    yield begin
-    for child in running:
-        child.kill()
-        child.communicate()
-
-
-def identity(pid: int) -> Process:
-    """Return a running process by its number and start."""
-    stat = read_stat(HERE, pid)
-    assert stat is not None
-    return Process(pid, stat.start_ticks)
+    """Start programs."""
+    with starting() as begin:
+        yield begin
 
 
 def ended(process: Process) -> bool:
@@ -305,28 +282,9 @@ def test_cgroup_that_may_not_be_written(host: Host, start: Start, monkeypatch: p
 
 @pytest.fixture
 def real_cgroup() -> Iterator[Path]:
-    """Make a cgroup in the kernel's own tree."""
-    if CGROUP2 is None or os.geteuid() != 0:
-        pytest.skip("needs root and a cgroup2 that is mounted")
-    path = CGROUP2 / f"plimsoll-test-{os.getpid()}"
-    try:
-        path.mkdir()
-    except OSError as error:
-        pytest.skip(f"no cgroup can be made: {error}")
-    yield path
-    for each in (*path.glob("*/"), path):
-        if each.is_dir():
-            rmdir(each)
-
-
-def rmdir(path: Path) -> None:
-    """Remove a cgroup once its dead are gone."""
-    deadline_s = time.monotonic() + 5
-    while path.exists() and time.monotonic() < deadline_s:
-        try:
-            path.rmdir()
-        except OSError:
-            time.sleep(0.01)
+    """Make a cgroup."""
+    with cgroup(f"plimsoll-test-{os.getpid()}") as path:
+        yield path
 
 
 def real_host(tmp_path: Path) -> Host:

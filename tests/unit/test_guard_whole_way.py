@@ -20,6 +20,7 @@ from plimsoll.box.host import Host
 from tests.unit.builders import write_tree
 from tests.unit.guard_trees import ID
 from tests.unit.guarding import ARMED, kib
+from tests.unit.real_processes import CGROUP2, cgroup
 
 GPU = "/dev/urandom"
 """Stands for the GPU's device file: nothing else has it open that is placed in the test's cgroup."""
@@ -31,29 +32,13 @@ child = os.fork()
 print(os.getpid(), flush=True) if child else None
 time.sleep(60)
 """
-CGROUP2 = next(
-    (Path(line.split()[1]) for line in Path("/proc/mounts").read_text().splitlines() if line.split()[2] == "cgroup2"),
-    None,
-)
 
 
 @pytest.fixture
 def container() -> Iterator[Path]:
     """Make a cgroup as a container has it."""
-    if CGROUP2 is None or os.geteuid() != 0:
-        pytest.skip("needs root and a cgroup2 that is mounted")
-    path = CGROUP2 / f"docker-{os.getpid():08x}{ID[8:]}.scope"
-    try:
-        path.mkdir()
-    except OSError as error:
-        pytest.skip(f"no cgroup can be made: {error}")
-    yield path
-    deadline_s = time.monotonic() + 5
-    while path.exists() and time.monotonic() < deadline_s:
-        try:
-            path.rmdir()
-        except OSError:
-            time.sleep(0.01)
+    with cgroup(f"docker-{os.getpid():08x}{ID[8:]}.scope") as path:
+        yield path
 
 
 @pytest.fixture
