@@ -10,10 +10,10 @@ from plimsoll.box.model import State, Wanted
 from plimsoll.box.observing import regular_text
 
 STATUS = "/run/plimsoll/status.json"
-"""Written by the guard once a second, whole or not at all; 0644."""
+"""Written by the guard every 2 s, whole or not at all; 0644."""
 STATUS_SCHEMA = "plimsoll.status/1"
 FRESH_S = 10.0
-"""The guard samples every 100 ms and writes once a second; a wedged machine was seen to hold others up for longer."""
+"""The guard samples every 100 ms and writes every 2 s; a wedged machine was seen to hold others up for longer."""
 LOCKED, FRESH = "locked", "fresh"
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from plimsoll.box import memory
 from plimsoll.box.guard import arming, config, handover
-from plimsoll.box.guard.arming import Arming, Replayed
+from plimsoll.box.guard.arming import Replayed
 from plimsoll.box.guard.config import Config, ConfigError
 from plimsoll.box.guard.loop import Telling
 from plimsoll.box.guard.model import Settings
@@ -108,6 +108,3 @@ class Clerk:
 
     def _say(self, kind: Kind, text: str) -> None:
         self._scribe.put(Event(kind, time.monotonic(), time.time(), text))
-
-
-__all__ = ["Arming", "Clerk", "Loaded", "load"]

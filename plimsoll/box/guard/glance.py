@@ -31,7 +31,7 @@ def look(host: Host) -> tuple[Seen, list[str]]:
     sample = sampler.sample(at_s)
     basis = sampler.basis
     sampler.close()
-    discovered = Discovery(host, protect=found.protect, prefer=found.prefer).look(
+    discovered = Discovery(host, found.gpu_devices, found.protect, found.prefer).look(
         at_s, Told(problem=NO_DRIVER), sample.available_kib
     )
     reservations, refused = _reservations(host)
