@@ -61,6 +61,10 @@ def tree(*left_out: str) -> str:
     return done.stdout.strip()
 
 
+MOST_LINES = 4
+MOST_CHARACTERS = 500
+
+
 def result_file(node: str) -> Path:
     """Return where the result of a test is kept."""
     return RESULTS / f"{hashlib.sha256(node.encode()).hexdigest()[:32]}.json"
@@ -94,6 +98,13 @@ class _Chooser:
         return found is not None and found["outcome"] == "passed"
 
 
+def _reason(report: pytest.TestReport) -> str:
+    """Return where a test failed, and what pytest has said of it."""
+    lines = str(report.longrepr).splitlines()
+    said = [line[1:].strip() for line in lines if line.startswith("E  ")]
+    return " ".join([lines[-1], *said[:MOST_LINES]])[:MOST_CHARACTERS]
+
+
 class _Recorder:
     """Keeps the results of one run, where they all come together."""
 
@@ -114,7 +125,7 @@ class _Recorder:
             "node": node,
             "files": self.fingerprint(node),
             "outcome": bad[0].outcome if bad else "passed",
-            "reason": str(bad[0].longrepr).splitlines()[-1] if bad else "",
+            "reason": _reason(bad[0]) if bad else "",
             "duration_s": round(sum(phase.duration for phase in phases), 2),
             "at_s": round(time.time()),
         }

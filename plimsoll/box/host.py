@@ -2,11 +2,16 @@
 
 import errno
 import os
+import select
+import signal
 import stat
-import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+NOT_FOUND = 127
+TIMED_OUT = 124
+"""As the shell and timeout(1) have them."""
 MAX_TEXT_BYTES = 16 << 20
 """Nothing that is read here is larger (/var/lib/dpkg/status of a desktop: 2-3 MB)."""
 _CHUNK_BYTES = 64 << 10
@@ -107,14 +112,71 @@ class Host:
         return found
 
     def run(self, *argv: str, timeout_s: float = 20, given: str | None = None) -> Ran:
-        """Run a command with a C locale and wait for it; never raises for what the command does."""
+        """Run a command with a C locale and wait for it; never raises for what the command does.
+
+        What it starts in its turn and leaves running is not waited for.
+        """
         try:
-            done = subprocess.run(
-                argv, capture_output=True, text=True, errors="replace", timeout=timeout_s, input=given,
-                env=self.environment, check=False,
-            )  # fmt: skip
+            return _run(argv, self.environment, timeout_s, (given or "").encode())
         except FileNotFoundError:
-            return Ran(127, "", f"{argv[0]}: not found")
-        except (subprocess.TimeoutExpired, OSError) as error:
-            return Ran(124, "", f"{argv[0]}: {error}")
-        return Ran(done.returncode, done.stdout, done.stderr)
+            return Ran(NOT_FOUND, "", f"{argv[0]}: not found")
+        except OSError as error:
+            return Ran(TIMED_OUT, "", f"{argv[0]}: {error.strerror or error}")
+
+
+def _run(argv: Sequence[str], environment: Mapping[str, str], timeout_s: float, given: bytes) -> Ran:
+    """Run a command on files in memory: without `subprocess`, whose import takes a fifth of the time of a reading."""
+    stdin, stdout, stderr = files = [os.memfd_create(f"plimsoll-{name}") for name in ("stdin", "stdout", "stderr")]
+    try:
+        os.write(stdin, given)
+        os.lseek(stdin, 0, os.SEEK_SET)
+        pid = _spawn(argv, environment, [(os.POSIX_SPAWN_DUP2, file, number) for number, file in enumerate(files)])
+        code = _wait(pid, timeout_s)
+        if code is None:
+            return Ran(TIMED_OUT, "", f"{argv[0]}: no answer within {timeout_s:g} s")
+        return Ran(code, _written(stdout), _written(stderr))
+    finally:
+        for file in files:
+            os.close(file)
+
+
+def _spawn(argv: Sequence[str], environment: Mapping[str, str], actions: list[tuple[int, int, int]]) -> int:
+    """Start the first program of that name in the environment's PATH. Raises OSError where there is none."""
+    directories = [""] if "/" in argv[0] else os.get_exec_path(environment)
+    problem = OSError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
+    for directory in directories:
+        try:
+            return os.posix_spawn(
+                os.path.join(directory, argv[0]), list(argv), environment,
+                # Python ignores these two, and a child would go on doing so
+                file_actions=actions, setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
+            )  # fmt: skip
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as error:
+            problem = error
+    raise problem
+
+
+def _wait(pid: int, timeout_s: float) -> int | None:
+    """Return a child's exit code, negative for a signal; None, and it is killed, if it does not end in time."""
+    ended = False
+    descriptor = os.pidfd_open(pid)
+    try:
+        waiting = select.poll()
+        waiting.register(descriptor, select.POLLIN)
+        ended = bool(waiting.poll(timeout_s * 1000))
+    finally:
+        os.close(descriptor)
+        if not ended:
+            os.kill(pid, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return code if ended else None
+
+
+def _written(file: int) -> str:
+    """Return what a child has written to a file in memory, wherever it has left the offset."""
+    content = b""
+    while chunk := os.pread(file, MAX_TEXT_BYTES, len(content)):
+        content += chunk
+    return content.decode("utf-8", "replace")

@@ -37,6 +37,7 @@ def test_unit_is_read_under_its_own_name(tmp_path: Path) -> None:
 
 def test_no_answer_of_systemd_is_an_error_for_each_unit(tmp_path: Path) -> None:
     """Where systemctl fails every unit says so; a template, which it cannot show, is read from files all the same."""
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
     host = FakeHost(root=str(tmp_path), failing={("systemctl",): "Failed to connect to bus"})
     found = units.read(host, ["ssh.service", "user@.service"])
     assert found["ssh.service"] == {"error": "systemctl show: Failed to connect to bus"}
