@@ -52,10 +52,17 @@ test: lint vm-packages
 test-long: lint vm-packages
 	$(PYTEST) -m "not bench" --resume; status=$$?; $(BIN)/python -m tests.report && exit $$status
 
-# On a machine that does nothing else.
-bench: setup
+# On a machine that does nothing else. What a deploy is compared with has an environment of its own.
+COMPARED := .lab/bench-venv
+bench: setup vm-packages $(COMPARED)/.installed
 	.ci/system-packages bench
 	$(BIN)/pytest -m bench -s
+
+$(COMPARED)/.installed: tests/bench/requirements.txt
+	.ci/system-packages setup
+	"$$(.ci/find-python)" -m venv --clear $(COMPARED)
+	$(COMPARED)/bin/python -m pip --disable-pip-version-check install --quiet --requirement $<
+	touch $@
 
 docs: setup
 	$(BIN)/python -m plimsoll.controls.docs
@@ -70,4 +77,4 @@ lock:
 		--no-header --extra dev --output-file requirements.lock pyproject.toml
 
 clean:
-	rm -rf .venv .lab/lock-venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .lab/lock-venv $(COMPARED) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

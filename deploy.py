@@ -7,6 +7,7 @@ from pyinfra import logger
 from pyinfra.context import config, host, state
 
 from plimsoll.controls import registry
+from plimsoll.fleet.table import printable
 from plimsoll.provision import operations, report
 from plimsoll.provision.look import Look, look
 
@@ -20,7 +21,7 @@ then fetched over a slow line; an initramfs that is rebuilt."""
 def refuse(problems: list[str]) -> None:
     """Leave this host out of the run, with the reasons; the others go on."""
     for problem in problems:
-        logger.error(f"{host.print_prefix}{problem}")
+        logger.error(f"{host.print_prefix}{printable(problem)}")
     state.fail_hosts({host})  # type: ignore[no-untyped-call]  # pyinfra does not annotate it
 
 

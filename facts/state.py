@@ -7,6 +7,7 @@ from pyinfra.api.exceptions import FactProcessError
 from pyinfra.api.facts import FactBase
 
 from plimsoll import zipapp
+from plimsoll.fleet import gather, reader
 
 
 class HostState(FactBase[dict[str, Any] | None]):
@@ -15,13 +16,10 @@ class HostState(FactBase[dict[str, Any] | None]):
     `pyinfra gx10 fact facts.state.HostState` prints it. Nothing is written on the host.
     """
 
-    def command(self, request: str = "{}", on_stdin: bool = False) -> str:  # pyinfra's form
-        """Return the command; `request` is a plimsoll.box.model.Request as JSON.
-
-        With `on_stdin` the caller hands the program over with `_stdin`, which keeps it out of sudo's log.
-        """
+    def command(self, request: str = "{}") -> str:
+        """Return the command; `request` is a plimsoll.box.model.Request as JSON."""
         command = zipapp.from_memory("state", "--request", request)
-        return command if on_stdin else f"{command} <<'END'\n{zipapp.first_line()}\nEND"
+        return f"{command} <<'END'\n{zipapp.first_line()}\nEND"
 
     def process(self, output: list[str]) -> dict[str, Any]:
         """Return the JSON of the last line; a shell may have greeted before it."""
@@ -34,15 +32,24 @@ class HostState(FactBase[dict[str, Any] | None]):
         return found
 
 
-class LoginUid(FactBase[int | None]):
-    """The user id that the login has, before any sudo."""
+class LoginAndState(FactBase[tuple[int, dict[str, Any]] | None]):
+    """The user id of the login, and the state: as root where the login is root, or sudo wants no password.
 
-    def command(self) -> str:
-        """Return the command."""
-        return "id -u"
+    The caller hands over what an audit sends (`reader.first_line()` and a question) with `_stdin`, which keeps both
+    out of sudo's log. None where nothing could be read.
+    """
 
-    def process(self, output: list[str]) -> int:
-        """Return the number on the last line."""
-        if not output[-1].strip().isdigit():
-            raise FactProcessError(f"`id -u` answered {output[-1][:80]!r}")
-        return int(output[-1])
+    def command(self, mark: str) -> str:
+        """Return the command; `mark` is the question's, which the answer stands between."""
+        self.mark = mark
+        return f"id -u; {gather.as_root(reader.command())}"
+
+    def process(self, output: list[str]) -> tuple[int, dict[str, Any]]:
+        """Return both; a shell may have greeted before them."""
+        state, problem = gather.parse("\n".join(output).encode(), self.mark)
+        if state is None:
+            raise FactProcessError(problem)
+        uid = output[output.index(self.mark) - 1]
+        if not uid.isdigit():
+            raise FactProcessError(f"`id -u` answered {uid[:80]!r}")
+        return int(uid), dict(state)

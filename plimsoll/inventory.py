@@ -93,6 +93,8 @@ class Inventory:
     groups: Mapping[str, tuple[str, ...]]
     defaults: Policy
     waivers: tuple[Waiver, ...]
+    clusters: tuple[str, ...] = ()
+    """The groups whose hosts serve one model together, so that one of them is touched at a time."""
 
     def host(self, name: str) -> Host:
         """Find a host by the name pyinfra has for it; one that is not in the file has the defaults.
@@ -151,6 +153,7 @@ class _HostEntry(Model):
 
 class _GroupEntry(Model):
     hosts: Names = ()
+    cluster: bool = False
     policy: Policy = Policy()
 
 
@@ -195,7 +198,8 @@ class _Reader:
         groups = {name: tuple(dict.fromkeys(entry.hosts)) for name, entry in self.file.groups.items()}
         waivers = tuple(Waiver(entry.control, entry.hosts, entry.reason, entry.until) for entry in self.file.waivers)
         hosts = {name: self._host(name, waivers) for name in self.file.hosts}
-        return Inventory(self.path, hosts, groups, defaults, waivers)
+        clusters = tuple(name for name, entry in self.file.groups.items() if entry.cluster)
+        return Inventory(self.path, hosts, groups, defaults, waivers, clusters)
 
     def _parse(self) -> yaml_lines.Document:
         try:
@@ -351,7 +355,9 @@ _WANTED = {
 
 def describe(error: Any) -> tuple[yaml_lines.Path, str]:  # noqa: ANN401 - pydantic's TypedDict, keys vary by type
     """Put one of pydantic's errors into a path and a sentence."""
-    path, kind, value, context = error["loc"], error["type"], error["input"], error.get("ctx", {})
+    kind, value, context = error["type"], error["input"], error.get("ctx", {})
+    # pydantic's mark of a mapping's key, as opposed to its value
+    path = tuple(part for part in error["loc"] if part != "[key]")
     if kind == "unknown_key":
         key = context["key"]
         return (*path, key), f"unknown key {key!r} in {_dotted(path)}; {context['hint']}"

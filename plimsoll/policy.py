@@ -7,12 +7,21 @@ checked where the host is known; whether a control exists and what its value may
 from __future__ import annotations
 
 import difflib
+import json
 import re
+import warnings
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, create_model, model_validator
 from pydantic_core import PydanticCustomError
+
+from plimsoll.box.guard.config import WrongValueError
+from plimsoll.box.serve import config as served
+from plimsoll.box.serve import keys as served_keys
+
+if TYPE_CHECKING:
+    from plimsoll.box.guard.config import Key
 
 KIB_PER_GIB = 1024 * 1024
 KERNEL_RESERVE = "kernel/vm.min_free_kbytes"
@@ -26,7 +35,11 @@ _UNIT_NAME_MAX = 255
 # Without one of these nobody gets in again, so no policy may stop them.
 _WAY_IN = re.compile(
     r"(sshd?(@.*)?\.(service|socket)|dbus(-broker)?\.(service|socket)"
-    r"|systemd-(journald|logind|networkd|udevd).*\.(service|socket)|(basic|sysinit|multi-user)\.target)"
+    r"|systemd-(journald|logind|networkd|udevd).*\.(service|socket)|(NetworkManager|networking)\.service"
+    # without the first sshd turns all but root away; what runs in a slice goes with it
+    r"|systemd-user-sessions\.service|user@.*\.service|(-|system|user)\.slice|init\.scope|-\.mount"
+    # what the boot goes through: with its default target masked a box comes up in emergency mode
+    r"|(basic|default|graphical|local-fs|multi-user|network|slices|sockets|sysinit)\.target)"
 )
 
 # A hint is one line: all keys of a section fit, all controls do not.
@@ -105,6 +118,7 @@ class Layers(Model):
     user_manager: bool = True
     earlyoom: bool = True
     guard: bool = True
+    models: bool = True
     recovery: bool = False
     driver_option: bool = False
 
@@ -136,14 +150,23 @@ class Ladder(Model):
         )
 
 
+# earlyoom reads POSIX extended expressions, and exits at once at what is none: `(?`, a brace without its end.
+_NOT_POSIX = re.compile(r"\(\?|\{(?!\d*,?\d*\})")
+
+
 def _check_pattern(pattern: object) -> object:
     if not isinstance(pattern, str):
         return pattern
     if not pattern or not pattern.isprintable() or re.search(r"[\s'\"\\]", pattern):
         raise wrong(f"{pattern!r} must be a regular expression without blanks, quotes and backslashes")
+    if found := _NOT_POSIX.search(pattern):
+        raise wrong(f"{pattern!r} is no POSIX extended regular expression, as earlyoom reads them: {found[0]!r}")
     try:
-        re.compile(pattern)
-    except re.error as error:
+        with warnings.catch_warnings():
+            # `[[:alpha:]]`, a class of POSIX, is a set that might be meant for another one in a later Python
+            warnings.simplefilter("ignore", FutureWarning)
+            re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
         raise wrong(f"{pattern!r} is no regular expression: {error}") from None
     return pattern
 
@@ -265,6 +288,50 @@ class Guard(Model):
         return self
 
 
+def _as_key(key: Key) -> Any:  # noqa: ANN401 - what a field of a pydantic model is declared with
+    """Declare a field that takes what the box takes for a key of a model's file."""
+
+    def check(value: object) -> object:
+        if value is None:
+            raise wrong("null is no value for it: leave the key out")
+        try:
+            key.kind.read(key, value)
+            json.dumps(value, ensure_ascii=False).encode()
+        except WrongValueError as error:
+            raise wrong(str(error)) from None
+        except UnicodeEncodeError:
+            raise wrong("holds half of a pair of surrogates, which is no character") from None
+        return value
+
+    return Annotated[Any, BeforeValidator(check)], None
+
+
+def _section(name: str) -> type[Model]:
+    fields = {key.name: _as_key(key) for key in served_keys.BY_SECTION[name].values()}
+    return create_model(f"Served{name.capitalize()}", __base__=Model, **fields)
+
+
+if TYPE_CHECKING:
+    Served = Model
+else:
+    # From the box's own table: a key that it learns is one that an inventory may have.
+    Served = create_model(
+        "Served", __base__=Model, **{name: (_section(name) | None, None) for name in served_keys.BY_SECTION}
+    )
+
+
+def _check_model(name: object) -> object:
+    if isinstance(name, str) and not served_keys.NAME.fullmatch(name):
+        raise wrong(f"{name!r} is not {served_keys.MODEL.accepts}")
+    return name
+
+
+class Serve(Model):
+    """Who may start and stop models, besides root."""
+
+    operators: Groups = ()
+
+
 class _Line(NamedTuple):
     path: tuple[str, ...]
     gib: float
@@ -283,9 +350,18 @@ class Policy(Model):
     ladder: Ladder = Ladder()
     earlyoom: Earlyoom = Earlyoom()
     guard: Guard = Guard()
+    models: Annotated[Mapping[Annotated[str, BeforeValidator(_check_model)], Served], BeforeValidator(as_mapping)] = (
+        Field(default_factory=dict)
+    )
+    serve: Serve = Serve()
     sshd: Sshd = Sshd()
     trims: Units = ()
     verify: Verify = Verify()
+
+    def documents(self) -> dict[str, dict[str, Any]]:
+        """Return what each model's file says: name -> section -> key -> value, as it was given."""
+        given = {name: model.model_dump(exclude_unset=True) for name, model in self.models.items()}
+        return {name: {key: value for key, value in each.items() if value} for name, each in given.items()}
 
     @model_validator(mode="after")
     def _whole(self, info: ValidationInfo) -> Self:
@@ -294,6 +370,7 @@ class Policy(Model):
         if not context.get("one_level"):
             self._check_ladder()
             self._check_earlyoom()
+            self._check_models()
             reserve = self.values.get(KERNEL_RESERVE, context.get("kernel_reserve_kib"))
             if isinstance(reserve, int):
                 self.check_kernel_reserve(reserve)
@@ -316,6 +393,16 @@ class Policy(Model):
         `reserve_kib` is vm.min_free_kbytes as it would be on a box of the ladder's reference size.
         """
         _check_above(self._floor(), _Line(("values", KERNEL_RESERVE), reserve_kib / KIB_PER_GIB))
+
+    def _check_models(self) -> None:
+        """Refuse what the box would refuse: keys that do not go together, a fallback that is none."""
+        documents = self.documents()
+        for fault in served.check(documents):
+            there = documents[fault.model]
+            path: tuple[str, ...] = ("models", fault.model)
+            if fault.section in there:
+                path += (fault.section, fault.key) if fault.key in there[fault.section] else (fault.section,)
+            raise wrong(f"models.{fault.model}: {fault.message}", path)
 
     def _check_earlyoom(self) -> None:
         """Refuse a backstop above the slow line: it would shoot what the guard leaves alone.

@@ -14,6 +14,7 @@ from typing import Any
 from plimsoll.box import files, ledger, managers
 from plimsoll.box.errors import BoxError
 from plimsoll.box.host import Host
+from plimsoll.box.model import PROGRAM
 from plimsoll.box.resolve_sysctl import sysctl_key
 
 LOCK_TIMEOUT_S = 120
@@ -371,6 +372,20 @@ def _hand_over(host: Host, unit: str) -> str:
     return f"systemctl restart {unit}, since reload failed: {ran.problem}"
 
 
+PYTHON = "/usr/bin/python3"
+"""The one that the installed program runs with, whichever one runs this."""
+
+
+def _precompile(host: Host) -> str:
+    """Keep the installed program compiled; where it was taken away, nothing. Without that it only starts slower."""
+    if not host.exists(PROGRAM):
+        from plimsoll.box import compiled  # noqa: PLC0415  # 10 ms, which no other action needs
+
+        return compiled.forget(host)
+    ran = host.run(PYTHON, "-I", PROGRAM, "precompile", timeout_s=300)
+    return ran.out.strip() if ran.code == 0 else f"the program is not kept compiled and starts slower: {ran.problem}"
+
+
 def _user_managers(host: Host, score: str) -> str:
     return managers.apply_score(host, int(score))
 
@@ -379,6 +394,7 @@ ACTIONS: dict[str, Action] = {
     "fetch": Action(0, _fetch),
     "install": Action(1, _install, _observe_install),
     "sysctl": Action(2, _sysctl, _observe_sysctl),
+    "precompile": Action(3, _precompile),
     "daemon-reload": Action(3, _systemctl("daemon-reload")),
     "cgroup": Action(4, _cgroup, _observe_cgroup),
     "daemon-reexec": Action(5, _systemctl("daemon-reexec")),

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll.box import actions, files, ledger, managers, revert
+from plimsoll.box import actions, declarations, files, ledger, managers, revert
 from plimsoll.box.errors import REFUSED, BoxError
 from plimsoll.box.host import Host
 from plimsoll.box.model import PLAN_SCHEMA
@@ -112,11 +112,13 @@ class _New:
     mode: int
     after: list[str]
     """The actions that have to follow when it is taken away again."""
+    check: str
+    """Who is asked whether it does; empty for nobody."""
 
     @classmethod
     def of(cls, file: Mapping[str, Any], program: bytes) -> "_New":
         content = program if file.get("program") else file["content"].encode()
-        return cls(file["path"], content, int(file["mode"], 8), file["after"])
+        return cls(file["path"], content, int(file["mode"], 8), file["after"], file.get("check", ""))
 
 
 def _observed_files(host: Host, wanted: list[_New]) -> list[dict[str, Any]]:
@@ -140,6 +142,8 @@ def _write(host: Host, wanted: list[_New]) -> Iterator[str]:
             path = host.path(file.path)
             created.extend(files.make_directories(os.path.dirname(path)))
             staged.append((file, files.stage(path, file.content, file.mode)))
+        for file, temporary in staged:
+            _ask(host, file, temporary)
         created.clear()
         for file, temporary in staged:
             files.put_in_place(temporary, host.path(file.path))
@@ -150,3 +154,26 @@ def _write(host: Host, wanted: list[_New]) -> Iterator[str]:
                 os.unlink(temporary)
         for directory in reversed(created):
             os.rmdir(directory)
+
+
+def _ask(host: Host, file: _New, staged: str) -> None:
+    """Raise ActionError for a file that those who read it would not take: nothing of the plan is put in place then."""
+    if not file.check:
+        return
+    if file.check != declarations.SUDOERS:
+        raise actions.ActionError(f"unknown check {file.check}: this plimsoll is older than the plan; deploy again")
+    if not declarations.includes_sudoers_d(host.text_or_none(declarations.SUDOERS_MAIN) or ""):
+        raise actions.ActionError(
+            f"{file.path} was not written: {declarations.SUDOERS_MAIN} does not include its directory, or cannot be "
+            "read, so that sudo would not see it; add the line `@includedir /etc/sudoers.d` with visudo"
+        )
+    ran = host.run(_visudo(host), "-c", "-f", staged)
+    if ran.code != 0:
+        # the line of the fault comes first, and is followed by a picture of it
+        said = (ran.err or ran.out).strip().partition("\n")[0] or ran.problem
+        raise actions.ActionError(f"{file.path} was not written: visudo -c: {said}")
+
+
+def _visudo(host: Host) -> str:
+    # a plain user's PATH, which a login over SSH may have, lacks it
+    return "/usr/sbin/visudo" if host.exists("/usr/sbin/visudo") else "visudo"

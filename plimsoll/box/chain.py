@@ -231,4 +231,5 @@ _KINDS: Mapping[Kind, Callable[[Wanted, State], list[Link]]] = {
     Kind.CONFIG_FILE: _config_file,
     # kept in a file that nothing else has a say in, or in none
     Kind.HEARTBEAT: _config_file,
+    Kind.DECLARATION: _config_file,
 }

@@ -4,13 +4,19 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from plimsoll.box.errors import INTERNAL, INTERRUPTED, USAGE, BoxError
+from plimsoll.box.errors import GOOD, INTERNAL, INTERRUPTED, USAGE, BoxError
 from plimsoll.box.host import Host
+from plimsoll.box.output import ReaderLeft, outlive_readers
 
 
 class _Parser(argparse.ArgumentParser):
+    """Takes options by their whole name: what was cut short may mean another one in the next version."""
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401  # argparse's own
+        super().__init__(allow_abbrev=False, **settings)
+
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(USAGE, f"plimsoll: {message}\n")
@@ -23,6 +29,7 @@ _COMMANDS = {
     "revert": ("plimsoll.box.cli_change", "put everything back as it was before the first deploy"),
     "guard": ("plimsoll.box.cli_guard", "watch memory, and stop the right workload in time"),
     "fit": ("plimsoll.box.cli_fit", "say whether a model fits into this box, before it is started"),
+    "serve": ("plimsoll.box.cli_serve", "start and stop models so that one never meets what is left of another"),
     "incident": ("plimsoll.box.cli_incident", "say what happened, from the logs"),
     "reserve": ("plimsoll.box.cli_reserve", "announce what a load will allocate"),
     "replay": ("plimsoll.box.cli_replay", "say what the guard would have done in a recording"),
@@ -30,15 +37,22 @@ _COMMANDS = {
     "state": ("plimsoll.box.cli_state", "print the live state as JSON"),
     "apply": ("plimsoll.box.cli_change", "carry out one layer of a deploy, whose plan is read from standard input"),
     "rollback": ("plimsoll.box.cli_change", "the way back that deploy.py arms while it changes sshd"),
+    "precompile": ("plimsoll.box.cli_change", "keep the program compiled, so that it starts at once; deploys do it"),
     "last-resort": ("plimsoll.box.cli_last_resort", "restart a box that is stalled for good; for its unit"),
 }
 """The module of each command, and what the command does. The module has a function of the command's name, which runs
 it, and `NAME_arguments`, which adds its options to a parser."""
+COMMANDS = tuple(_COMMANDS)
+_PURPOSE = "Keeps this box reachable when its unified memory runs out."
+_EXIT_CODES = (
+    "Exit codes: 0 good, 1 something failed, 2 not as it should be or does not fit, 3 could not tell, 4 usage or "
+    "invalid input, 75 not now, 130 interrupted."
+)
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
     """Return the parser, with the options of one command: the others need not be imported for it."""
-    parser = _Parser(prog="plimsoll", description="Keeps this box reachable when its unified memory runs out.")
+    parser = _Parser(prog="plimsoll", description=_PURPOSE, epilog=_EXIT_CODES)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module, what) in _COMMANDS.items():
         of_command = commands.add_parser(name, help=what, description=what)
@@ -56,11 +70,14 @@ _WHAT_NOW = "what was not written yet stays as it was; mend this and run it agai
 
 def main(argv: Sequence[str] | None = None, host: Host | None = None, program: bytes = b"") -> int:
     """Run one command and return its exit code; `program` is the zipapp's own content, to be installed."""
+    outlive_readers()
     words = sys.argv[1:] if argv is None else argv
     arguments = _parser(words[0] if words else "").parse_args(words)
     try:
         run = getattr(import_module(_COMMANDS[arguments.command][0]), _function(arguments.command))
         return int(run(arguments, host or Host(), program))
+    except ReaderLeft:
+        return GOOD
     except BoxError as error:
         return _fail(error.exit_code, str(error))
     except OSError as error:

@@ -49,16 +49,14 @@ def _carry_on_without_a_terminal() -> None:
 
 
 def _say(line: str) -> None:
-    """Print a line; nobody may be there to read it any more."""
-    try:
-        print(line, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Print a line at once: whoever started the change follows it."""
+    print(line, flush=True)
 
 
 def revert_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("--layer", choices=LAYERS, metavar="LAYER", help="only what this layer changed")
+    layers = ", ".join(layer for layer in LAYERS if layer != reverting.PROGRAM_LAYER)
+    parser.add_argument("--layer", choices=LAYERS, metavar="LAYER", help=f"only what this layer changed: {layers}")
     parser.add_argument("--dry", action="store_true", help="say what would be put back, and change nothing")
 
 
@@ -83,15 +81,15 @@ def _report(outcomes: Iterable[tuple[str, str]]) -> int:
         found.append(outcome)
         _say(line if outcome == "done" else f"{outcome}: {line}")
     if not found:
-        _say("nothing to put back")
+        _say(reverting.NOTHING)
     return INTERNAL if "failed" in found else GOOD
 
 
 def rollback_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("verb", choices=("arm", "disarm", "fire"))
-    parser.add_argument("--layer", default=GUARDED_LAYER, choices=LAYERS)
-    parser.add_argument("--delay-s", type=int, default=ROLLBACK_DELAY_S)
+    parser.add_argument("verb", choices=("arm", "disarm", "fire"), help="before the change; after a login; take back")
+    parser.add_argument("--layer", default=GUARDED_LAYER, choices=LAYERS, metavar="LAYER", help="what is taken back")
+    parser.add_argument("--delay-s", type=int, default=ROLLBACK_DELAY_S, help="until it is; %(default)s unless given")
 
 
 def rollback(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
@@ -112,3 +110,17 @@ def rollback(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
         code = _report(reverting.revert(host, arguments.layer))
         _say(way_back.disarm(host))
     return code
+
+
+def precompile_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add nothing: there is one program."""
+    del parser
+
+
+def precompile(_arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
+    """Keep the installed program compiled for the Python that runs this."""
+    _need_root("this")
+    from plimsoll.box import compiled  # noqa: PLC0415  # 10 ms, which no other command needs
+
+    _say(compiled.keep(host))
+    return GOOD

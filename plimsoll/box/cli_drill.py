@@ -7,11 +7,10 @@ import sys
 import threading
 import time
 
-from plimsoll.box.cli_guard import checked
 from plimsoll.box.cli_status import of_guard
 from plimsoll.box.errors import REFUSED, BoxError, UsageError
+from plimsoll.box.guard import configured, records
 from plimsoll.box.guard import drill as drilling
-from plimsoll.box.guard import records
 from plimsoll.box.guard.model import KIB_PER_GIB, Rule
 from plimsoll.box.host import Host
 from plimsoll.box.model import PROGRAM
@@ -56,7 +55,7 @@ def drill(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
     reason = drilling.refusal(status, problem, beside=arguments.beside)
     if reason:
         raise NotNowError(reason)
-    lines, before = checked(host).settings.lines, drilling.level(host)
+    lines, before = configured.load(host).config.settings.lines, drilling.level(host)
     if before is None or status is None:
         raise NotNowError("how much memory is available is not known here")
     wanted = None if arguments.gib is None else round(arguments.gib * KIB_PER_GIB)
@@ -72,7 +71,7 @@ def drill(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
 
 def _take(host: Host, take_kib: int) -> int:
     """Be the workload: in the transient unit, until somebody ends it."""
-    lines, before = checked(host).settings.lines, drilling.level(host)
+    lines, before = configured.load(host).config.settings.lines, drilling.level(host)
     if before is None:
         return drilling.ABORTED
     try:

@@ -8,10 +8,11 @@ import time
 from collections.abc import Sequence
 from importlib import import_module
 
-from plimsoll.box import heartbeat, memory
+from plimsoll.box import heartbeat
 from plimsoll.box.errors import GOOD, INTERNAL, UNKNOWN, BoxError, UsageError
-from plimsoll.box.guard import arming, config
-from plimsoll.box.guard.handover import READY_WITHIN_S, sha256_of
+from plimsoll.box.guard import arming, config, configured
+from plimsoll.box.guard.handover import READY_WITHIN_S
+from plimsoll.box.guard.hashes import sha256_of
 from plimsoll.box.guard.model import Rule
 from plimsoll.box.host import Host
 from plimsoll.box.model import PROGRAM
@@ -88,7 +89,7 @@ def _reload(host: Host) -> int:
     pid = os.environ.get("MAINPID", "")
     if not pid.isascii() or not pid.isdigit():
         raise UsageError(f"this is for systemd; by hand: systemctl reload {UNIT}")
-    checked(host)
+    configured.load(host)
     os.kill(int(pid), signal.SIGHUP)
     deadline_s = time.monotonic() + RELOADED_WITHIN_S
     while problem := _not_yet(host):
@@ -105,20 +106,14 @@ def _not_yet(host: Host) -> str:
         return "the guard says nothing" if said is None else str(said["error"])
     if said["program_sha256"] != sha256_of(host.path(PROGRAM)):
         return f"the guard is not yet the one in {PROGRAM}"
-    if said["config_sha256"] != sha256_of(host.path(config.PATH)):
+    if said["config_sha256"] != (sha256_of(host.path(config.PATH)) or ""):
         return f"the guard does not yet go by {config.PATH}"
     return ""
 
 
-def checked(host: Host) -> config.Config:
-    """Return what the host's guard.toml says; raises ConfigError with every fault of it, and OSError."""
-    total = memory.parse_meminfo(host.text("/proc/meminfo")).get("MemTotal", config.REFERENCE_KIB)
-    return config.load(host.text(config.PATH), config.PATH, total)
-
-
 def _last_day(host: Host, *, as_json: bool) -> int:
     """Say what the rules would have done in the last day, were none armed; 3 where there is no recording."""
-    found = arming.last_day(host, checked(host).settings, time.time())
+    found = arming.last_day(host, configured.load(host).config.settings, time.time())
     if as_json:
         print(json.dumps(arming.replayed_to_json(found)))
     else:

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from plimsoll.box import memory
 from plimsoll.box.errors import DRIFT, GOOD, UNKNOWN, UsageError
-from plimsoll.box.guard import config, foreign, picture, recording
+from plimsoll.box.guard import config, configured, foreign, picture, recording
 from plimsoll.box.guard import replay as replaying
 from plimsoll.box.guard.model import KIB_PER_GIB, Rule, Sample, Settings
 from plimsoll.box.guard.records import visible
@@ -83,14 +82,13 @@ def _own_files(host: Host) -> list[str]:
 
 def _settings(named: str | None, host: Host, recorded_kib: int | None) -> tuple[Settings, int]:
     """Return what to go by, with every rule armed that would arm itself, and the MemTotal that it was scaled to."""
-    own_kib = memory.parse_meminfo(host.text_or_none("/proc/meminfo") or "").get("MemTotal")
-    total_kib = recorded_kib or own_kib
+    total_kib = recorded_kib or configured.mem_total_kib(host)
     if total_kib is None:
         raise UsageError("neither the recording nor /proc/meminfo says MemTotal, which the lines are scaled to")
-    path = named or host.path(config.PATH)
-    # without a file of its own the guard goes by the defaults
-    text = "".join(_lines_of(path)) if named or os.path.exists(path) else ""
-    found = config.load(text, path, total_kib)
+    if named:
+        found = config.load("".join(_lines_of(named)), named, total_kib)
+    else:
+        found = configured.load(host, total_kib).config
     armed = frozenset(rule for rule, arming in found.arming.items() if _would_act(rule, arming))
     return replace(found.settings, armed=armed), total_kib
 

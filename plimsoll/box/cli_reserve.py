@@ -12,7 +12,7 @@ from typing import Any
 
 from plimsoll.box import heartbeat, memory, platform, protections, units
 from plimsoll.box.errors import GOOD, REFUSED, UNKNOWN, UsageError
-from plimsoll.box.guard import config as settings
+from plimsoll.box.guard import configured
 from plimsoll.box.guard import reserve as reserving
 from plimsoll.box.guard.model import KIB_PER_GIB, Lines, Reservation, Sample
 from plimsoll.box.guard.places import printable
@@ -44,7 +44,7 @@ def reserve(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
     meminfo = memory.parse_meminfo(host.text_or_none("/proc/meminfo") or "")
     if "MemTotal" not in meminfo:
         raise UsageError("/proc/meminfo does not say how much memory there is: nothing can be reserved")
-    config = settings.load(host.text_or_none(settings.PATH) or "", settings.PATH, meminfo["MemTotal"])
+    config = configured.load(host).config
     store = reserving.Store(host, config.reserve_groups)
     _need_access(host)
     if arguments.selector is not None:

@@ -16,7 +16,7 @@ DATA_ROOT = "/var/lib/docker"
 SNAP_ROOT = "/var/snap/docker/common/var-lib-docker"
 SKIP_CHECK = "VLLM_SKIP_INIT_MEMORY_CHECK"
 COMPOSE_FILES = "com.docker.compose.project.config_files"
-_CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
+CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 
 
 def read(
@@ -27,14 +27,14 @@ def read(
     Returns `{container id: true}` of those seen, and `{data root: false}` of those that could not be looked into.
     """
     seen: dict[str, bool] = {}
-    roots = [*_data_roots(host, found), SNAP_ROOT, *(f"{home}/.local/share/docker" for home in homes)]
+    roots = [*data_roots(host, found), SNAP_ROOT, *(f"{home}/.local/share/docker" for home in homes)]
     for root in dict.fromkeys(roots):
         directory = f"{root}/containers"
         before = len(found.problems) + len(found.denied)
         for identity in found.names(host, directory, MAX_CONTAINERS):
-            if _CONTAINER_ID.fullmatch(identity):
+            if CONTAINER_ID.fullmatch(identity):
                 with found.reading(f"{directory}/{identity[:12]}"):
-                    group = _cgroup(identity, cgroups)
+                    group = cgroup_of(identity, cgroups)
                     _container(host, f"{directory}/{identity}", group, mem_total_bytes, found)
                     seen[identity] = True
         if len(found.problems) + len(found.denied) > before:
@@ -42,11 +42,11 @@ def read(
     return seen
 
 
-def _data_roots(host: Host, found: Observed) -> list[str]:
+def data_roots(host: Host, found: Observed) -> list[str]:
     """Return where the daemon keeps its data: daemon.json may say, else the default."""
     settings = "/etc/docker/daemon.json"
     with found.reading(settings):
-        root = _mapping(json.loads(regular_text(host, settings))).get("data-root")
+        root = as_mapping(json.loads(regular_text(host, settings))).get("data-root")
         if isinstance(root, str) and root.startswith("/"):
             return [posixpath.normpath(root)]
     return [DATA_ROOT]
@@ -54,21 +54,21 @@ def _data_roots(host: Host, found: Observed) -> list[str]:
 
 def _container(host: Host, directory: str, cgroup: str, mem_total_bytes: int | None, found: Observed) -> None:
     file = f"{directory}/hostconfig.json"
-    settings = _mapping(json.loads(regular_text(host, file)))
-    config = _mapping(json.loads(regular_text(host, f"{directory}/config.v2.json")))
-    inner = _mapping(config.get("Config"))
+    settings = as_mapping(json.loads(regular_text(host, file)))
+    config = as_mapping(json.loads(regular_text(host, f"{directory}/config.v2.json")))
+    inner = as_mapping(config.get("Config"))
     identity = posixpath.basename(directory)
     engine = _engine(inner)
-    name = _text(config.get("Name")).removeprefix("/") or identity[:12]
-    memory, swap = _number(settings.get("Memory")), _number(settings.get("MemorySwap"))
-    policy = _mapping(settings.get("RestartPolicy"))
+    name = as_text(config.get("Name")).removeprefix("/") or identity[:12]
+    memory, swap = as_number(settings.get("Memory")), as_number(settings.get("MemorySwap"))
+    policy = as_mapping(settings.get("RestartPolicy"))
     found.saw(
         "container",
         name,
         file,
         name=name,
         id=identity[:12],
-        running=_mapping(config.get("State")).get("Running") is True,
+        running=as_mapping(config.get("State")).get("Running") is True,
         uses_gpu=bool(engine) or _asks_for_gpu(settings),
         engine=engine,
         memory_bytes=memory,
@@ -76,56 +76,61 @@ def _container(host: Host, directory: str, cgroup: str, mem_total_bytes: int | N
         swap_forbidden=bool(memory) and memory == swap,
         swap_max_live=host.text_or_none(f"{CGROUP}{cgroup}/memory.swap.max") if cgroup else None,
         mem_total_bytes=mem_total_bytes,
-        restart=_text(policy.get("Name")) or "no",
-        restart_max=_number(policy.get("MaximumRetryCount")),
-        ipc=_text(settings.get("IpcMode")),
-        shm_bytes=_number(settings.get("ShmSize")),
-        oom_score_adj=_number(settings.get("OomScoreAdj")),
-        skips_memory_check=is_on(_environment(inner).get(SKIP_CHECK)),
-        compose_file=_text(_mapping(inner.get("Labels")).get(COMPOSE_FILES)) or None,
+        restart=as_text(policy.get("Name")) or "no",
+        restart_max=as_number(policy.get("MaximumRetryCount")),
+        ipc=as_text(settings.get("IpcMode")),
+        shm_bytes=as_number(settings.get("ShmSize")),
+        oom_score_adj=as_number(settings.get("OomScoreAdj")),
+        skips_memory_check=is_on(skip_check_of(as_list(inner.get("Env")))),
+        compose_file=as_text(as_mapping(inner.get("Labels")).get(COMPOSE_FILES)) or None,
     )
 
 
 def _asks_for_gpu(settings: Mapping[str, Any]) -> bool:
-    requests = [_mapping(each) for each in _list(settings.get("DeviceRequests"))]
+    requests = [as_mapping(each) for each in as_list(settings.get("DeviceRequests"))]
     wanted = (
-        _text(each.get("Driver")) in ("nvidia", "cdi") or "gpu" in str(each.get("Capabilities")) for each in requests
+        as_text(each.get("Driver")) in ("nvidia", "cdi") or "gpu" in str(each.get("Capabilities")) for each in requests
     )
-    devices = (_text(_mapping(each).get("PathOnHost")) for each in _list(settings.get("Devices")))
+    devices = (as_text(as_mapping(each).get("PathOnHost")) for each in as_list(settings.get("Devices")))
     by_device = any(device.startswith("/dev/nvidia") for device in devices)
-    return _text(settings.get("Runtime")).startswith("nvidia") or any(wanted) or by_device
+    return as_text(settings.get("Runtime")).startswith("nvidia") or any(wanted) or by_device
 
 
 def _engine(config: Mapping[str, Any]) -> str | None:
     """Return which model server a container runs, by its command, else by its image."""
-    words = [_text(word) for word in (*_list(config.get("Entrypoint")), *_list(config.get("Cmd")))]
-    return engines.of_command(words) or engines.of_image(_text(config.get("Image")))
+    words = [as_text(word) for word in (*as_list(config.get("Entrypoint")), *as_list(config.get("Cmd")))]
+    return engines.of_command(words) or engines.of_image(as_text(config.get("Image")))
 
 
-def _environment(config: Mapping[str, Any]) -> dict[str, str]:
-    pairs = (_text(each).partition("=") for each in _list(config.get("Env")))
-    return {name: value for name, _, value in pairs if name == SKIP_CHECK}
+def skip_check_of(environment: Iterable[object]) -> str | None:
+    """Return what a container's `NAME=value` texts set SKIP_CHECK to, the last one counting; None for nothing."""
+    pairs = (as_text(each).partition("=") for each in environment)
+    return {name: value for name, _, value in pairs if name == SKIP_CHECK}.get(SKIP_CHECK)
 
 
-def _cgroup(identity: str, cgroups: Iterable[str]) -> str:
+def cgroup_of(identity: str, cgroups: Iterable[str]) -> str:
     """Return the cgroup of a running container, wherever its daemon and its parent slice have put it; else empty."""
     inside = (cgroup.partition(identity) for cgroup in cgroups if identity in cgroup)
     return next((f"{before}{own}{rest.partition('/')[0]}" for before, own, rest in inside if ".." not in before), "")
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def as_mapping(value: object) -> Mapping[str, Any]:
+    """Return a mapping of somebody's JSON, an empty one for anything else."""
     return value if isinstance(value, dict) else {}
 
 
-def _list(value: object) -> list[Any]:
+def as_list(value: object) -> list[Any]:
+    """Return a list of somebody's JSON, an empty one for anything else."""
     return value if isinstance(value, list) else []
 
 
-def _text(value: object) -> str:
+def as_text(value: object) -> str:
+    """Return a text of somebody's JSON, an empty one for anything else."""
     return value if isinstance(value, str) else ""
 
 
-def _number(value: object) -> int | None:
+def as_number(value: object) -> int | None:
+    """Return a whole number of somebody's JSON, None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
@@ -170,10 +175,10 @@ _GLOBAL = ("-c", "--context", "-H", "--host", "-l", "--log-level", "--config", "
 
 def run_options(arguments: Sequence[str]) -> dict[str, list[str]]:
     """Return the options of `docker run`, by name without dashes, up to the image; empty for other subcommands."""
-    return _run(arguments)[0]
+    return run_parts(arguments)[0]
 
 
-def _run(arguments: Sequence[str]) -> tuple[dict[str, list[str]], Sequence[str]]:
+def run_parts(arguments: Sequence[str]) -> tuple[dict[str, list[str]], Sequence[str]]:
     """Return the options of `docker run`, and what follows: the image and its command."""
     if _subcommand(arguments) not in ("run", "create"):
         return {}, ()
@@ -187,7 +192,7 @@ def _run(arguments: Sequence[str]) -> tuple[dict[str, list[str]], Sequence[str]]
 
 def client_engine(arguments: Sequence[str]) -> str | None:
     """Return which model server `docker run` starts; of other subcommands, which one their words speak of."""
-    options, rest = _run(arguments)
+    options, rest = run_parts(arguments)
     if not rest:
         return engines.among(arguments)
     return engines.of_command([*options.get("entrypoint", []), *rest[1:]]) or engines.of_image(rest[0])
@@ -249,6 +254,6 @@ def client(process: Mapping[str, Any], limit: Mapping[str, Any], found: Observed
         unit=limit["unit"],
         client_limit_bytes=limit["memory_max_bytes"],
         limited_by=limit["limited_by"],
-        container_seen=container_seen and process["comm"] == "docker",
+        container_seen=container_seen,
         **client_facts(arguments),
     )

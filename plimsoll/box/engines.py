@@ -20,18 +20,21 @@ _BESIDE = frozenset({
     "backup", "benchmark", "build", "builder", "check", "checker", "clean", "cleanup", "client", "conf", "dashboard",
     "download", "exporter", "gateway", "guard", "guardian", "health", "healthcheck", "install", "installer", "kill",
     "lock", "log", "logs", "metrics", "monitor", "monitoring", "notify", "panel", "probe", "proxy", "pull", "ready",
-    "router", "stats", "status", "stop", "sync", "test", "tests", "ui", "update", "updater", "upgrade", "wait",
-    "warmup", "watch", "watchdog", "watcher", "webui",
+    "router", "stats", "status", "stop", "sync", "test", "tests", "ui", "update", "updater", "upgrade", "verify",
+    "wait", "warmup", "watch", "watchdog", "watcher", "webui",
 })  # fmt: skip
 """What stands in the name of a program that looks after an engine and holds none of its memory."""
+_BENCH_CLIENT = re.compile(r"(^|-)bench-serving(-|$)")
+"""A benchmark of a server that runs elsewhere; `bench_one_batch` and `bench_offline_throughput` load the model."""
 
 _RAY_WORKER = "ray::RayWorkerW"
 """What Ray calls the processes in which vLLM's ranks run, as far as the kernel keeps it."""
 _CLIENT_COMMANDS = {
     "ollama": frozenset({"cp", "create", "help", "list", "ls", "ps", "pull", "push", "rm", "run", "show", "stop"}),
-    "vllm": frozenset({"chat", "collect-env", "complete"}),
+    # `bench throughput` and `bench latency` load the model themselves
+    "vllm": frozenset({"bench serve", "chat", "collect-env", "complete"}),
 }
-"""What makes the same program a client of a server that runs elsewhere."""
+"""What makes the same program a client of a server that runs elsewhere: its command, or that with the next word."""
 
 SHELLS = ("sh", "bash", "dash", "zsh", "ash", "fish")
 _PREFIXES = "-@:+!|"
@@ -76,7 +79,8 @@ def named(name: str) -> str | None:
     """Return the model server that a program's, a module's or an image's name names, None for anything beside one."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     match = _ENGINE.search(plain)
-    return match[1] if match and not _BESIDE & set(plain.split("-")) else None
+    is_beside = bool(_BESIDE & set(plain.split("-"))) or _BENCH_CLIENT.search(plain) is not None
+    return match[1] if match and not is_beside else None
 
 
 def of_process(comm: str, argv: Sequence[str]) -> str | None:
@@ -180,7 +184,8 @@ def _of_python(arguments: list[str]) -> str | None:
         option = arguments.pop(0)
         if option.startswith("-m"):
             module = option[2:] or "".join(arguments[:1])
-            return named("-".join(module.split(".")[:2]))
+            rest = arguments if option[2:] else arguments[1:]
+            return _unless_client(named("-".join(module.split(".")[:2])), rest)
         if option.startswith("-c"):
             return None
         if option in ("-X", "-W"):
@@ -196,8 +201,9 @@ def _of_script(path: str, arguments: Sequence[str]) -> str | None:
 
 
 def _unless_client(engine: str | None, arguments: Sequence[str]) -> str | None:
-    command = next((word for word in arguments if not word.startswith("-")), "")
-    return None if engine is None or command in _CLIENT_COMMANDS.get(engine, ()) else engine
+    plain = [word for word in arguments if not word.startswith("-")]
+    commands_given = {" ".join(plain[:length]) for length in (1, 2)}
+    return None if engine is None or commands_given & _CLIENT_COMMANDS.get(engine, frozenset()) else engine
 
 
 def of_image(image: str) -> str | None:

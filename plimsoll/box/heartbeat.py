@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from plimsoll.box import memory
 from plimsoll.box.host import Host
 from plimsoll.box.model import State, Wanted
 from plimsoll.box.observing import regular_text
@@ -46,22 +47,12 @@ def read(host: Host) -> dict[str, Any] | None:
         return {"error": f"{STATUS}: {error.strerror or error}"}
     except (ValueError, TypeError, KeyError) as error:
         return {"error": f"{STATUS}: cannot be understood: {error}"}
-    return {"pid": pid, **hashes, "sample_age_s": age_s(sampled_s), "locked_kib": locked_kib(host, pid)}
+    return {"pid": pid, **hashes, "sample_age_s": age_s(sampled_s), "locked_kib": memory.locked_kib(host, pid)}
 
 
 def age_s(sampled_monotonic_s: float) -> float:
     """Return how long ago something was sampled, by the clock that nobody sets."""
     return round(time.clock_gettime(time.CLOCK_MONOTONIC) - sampled_monotonic_s, 3)
-
-
-def locked_kib(host: Host, pid: int) -> int | None:
-    """Return how much memory of a process is locked (VmLck); None where that is not to be had."""
-    for line in (host.text_or_none(f"/proc/{pid}/status") or "").splitlines():
-        name, _, rest = line.partition(":")
-        words = rest.split()
-        if name == "VmLck" and words and words[0].isascii() and words[0].isdigit():
-            return int(words[0])
-    return None
 
 
 def compare(control: Wanted, said: Mapping[str, Any], state: State) -> tuple[str, bool, str]:

@@ -35,6 +35,11 @@ def parse_meminfo(text: str) -> dict[str, int]:
     return found
 
 
+def locked_kib(host: Host, process: int | str = "self") -> int | None:
+    """Return how much of a process's memory is locked, as the kernel counts it (VmLck); None where unknown."""
+    return parse_meminfo(host.text_or_none(f"/proc/{process}/status") or "").get("VmLck")
+
+
 def parse_pressure(text: str) -> dict[str, dict[str, float]]:
     """Return a PSI file as `{"some": {"avg10": …, "total": …}, "full": …}`, percent and microseconds."""
     found = {}

@@ -25,6 +25,7 @@ LAYERS = (
     "user_manager",
     "earlyoom",
     "guard",
+    "models",
     "recovery",
     "driver_option",
     "trims",
@@ -57,6 +58,7 @@ class Kind(enum.StrEnum):
     MODULE_OPTION = "module_option"
     SESSION_SCORE = "session_score"
     HEARTBEAT = "heartbeat"
+    DECLARATION = "declaration"
 
 
 class Verdict(enum.StrEnum):

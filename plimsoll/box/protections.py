@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from plimsoll.box import containers, engines, oomd, unit_settings, units
+from plimsoll.box import containers, engines, oomd, podman, unit_settings, units
 from plimsoll.box.host import Host
 from plimsoll.box.observing import Observed, is_on, variables
 
@@ -76,14 +76,18 @@ def read(
     total_kib = (memory["meminfo"] or {}).get("MemTotal")
     total_bytes = None if total_kib is None else total_kib << 10
     homes = _homes(host, found)
-    seen = containers.read(host, homes, {process["cgroup"] for process in running}, total_bytes, found)
+    cgroups = {process["cgroup"] for process in running}
+    docker = containers.read(host, homes, cgroups, total_bytes, found)
+    podmans = podman.read(host, homes, cgroups, total_bytes, found)
+    seen = {"docker": bool(docker) and all(docker.values()), "podman": bool(podmans) and all(podmans.values())}
+    scopes = {*(f"docker-{each}.scope" for each in docker), *(f"libpod-{each}.scope" for each in podmans)}
     servers = [process for process in running if units.is_engine(process)]
     in_units = {_unit(process["cgroup"]) for process in servers if not process["cgroup"].startswith("/user.slice/")}
     limited = unit_settings.read(host, homes, in_units - {""}, total_bytes, found)
-    _engines(host, servers, {*limited, *(f"docker-{i}.scope" for i in seen)}, total_bytes, found)
+    _engines(host, servers, {*limited, *scopes}, total_bytes, found)
     for process in (each for each in running if each["comm"] in containers.CLIENTS):
         limit = _limit(host, process["cgroup"])
-        containers.client(process, limit, found, container_seen=bool(seen) and all(seen.values()))
+        containers.client(process, limit, found, container_seen=seen.get(process["comm"], False))
     _earlyoom(running, memory, driver, packages, found)
     _killers(running, found)
     oomd.read(host, running=any(each["comm"] == "systemd-oomd" for each in running), found=found)

@@ -105,10 +105,6 @@ def _span(*words: str) -> Callable[[str], Meaning | None]:
     return lambda text: text if text in ("", *words) else parse_span_us(text)
 
 
-def _size(text: str) -> Meaning | None:
-    return parse_bytes(text) if text else text
-
-
 _MEANINGS: Mapping[str, Callable[[str], Meaning | None]] = {
     "MemoryMin": _memory_limit,
     "MemoryLow": _memory_limit,
@@ -118,7 +114,7 @@ _MEANINGS: Mapping[str, Callable[[str], Meaning | None]] = {
     "DefaultOOMScoreAdjust": _in_range(-1000, 1000),
     "SyncIntervalSec": _span(),
     "RuntimeWatchdogSec": _span("default", "off"),
-    "SystemMaxUse": _size,
+    "SystemMaxUse": parse_bytes,
 }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll.box import cmdline, heartbeat, scores
+from plimsoll.box import cmdline, declarations, heartbeat, scores
 from plimsoll.box.model import OWN_UNITS, Kind, Place, State, Wanted
 from plimsoll.box.quantities import parse_bytes, parse_span_us
 from plimsoll.box.resolve import Effective, after_reboot, ini_value, unreadable
@@ -298,6 +298,8 @@ def _cmdline(control: Wanted, state: State) -> Reading:
     if unknown := _unit_unknown(control, state) or _hidden(state):
         return Reading(unknown=unknown)
     unit = state["units"][control.target]
+    if unit["show"].get("LoadState") == "not-found":
+        return Reading(drift=f"there is no unit {control.target}")
     if "error" in unit["environment"]:
         return Reading(unknown=unit["environment"]["error"])
     wanted = json.loads(control.value)
@@ -348,6 +350,24 @@ def _heartbeat(control: Wanted, state: State) -> Reading:
     return Reading(live=live, live_right=right, drift=drift, persisted=control.value)
 
 
+def _declaration(control: Wanted, state: State) -> Reading:
+    """Compare what a file of ours declares, whatever else is wrong with it: its bytes are a control of their own."""
+    file = state["files"].get(control.file, {"error": "was not read"})
+    place = Place(control.file, 0)
+    if file.get("absent"):
+        return Reading(drift=f"{control.file} is missing", decided_by=place)
+    text = file.get("text")
+    if text is None:
+        return Reading(unknown=f"{control.file}: {file.get('error', 'is not a file of ours')}")
+    try:
+        right = declarations.same(control.name, control.value, text)
+    except (ValueError, RecursionError) as error:
+        return Reading(drift=f"{control.file} cannot be understood: {error}", decided_by=place)
+    live = control.value if right else "something else"
+    drift = f"{control.file} says something else"
+    return Reading(live=live, live_right=right, persisted=live, drift=drift, decided_by=place)
+
+
 READERS: Mapping[Kind, Callable[[Wanted, State], Reading]] = {
     Kind.SYSCTL: _sysctl,
     Kind.UNIT_PROPERTY: _unit_property,
@@ -359,4 +379,5 @@ READERS: Mapping[Kind, Callable[[Wanted, State], Reading]] = {
     Kind.MODULE_OPTION: _module_option,
     Kind.SESSION_SCORE: _session_score,
     Kind.HEARTBEAT: _heartbeat,
+    Kind.DECLARATION: _declaration,
 }

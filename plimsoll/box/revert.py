@@ -20,6 +20,8 @@ from plimsoll.box.resolve_sysctl import sysctl_key
 Entry = dict[str, Any]
 PROGRAM_LAYER = "box"
 """It holds the program itself, which goes last: without it nobody could put back what failed."""
+NOTHING = "nothing to put back"
+"""What a person is told where the ledger asks for nothing."""
 _PHASES = ("unit of ours", "file", "link", "directory", "sysctl", "cgroup", "unit", "package")
 """A unit that came with us is switched off while its file is still there; one that was there before is set back
 once its files are."""

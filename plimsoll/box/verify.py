@@ -10,6 +10,7 @@ from plimsoll.box.errors import UNKNOWN, BoxError
 from plimsoll.box.host import Host
 from plimsoll.box.judge import exit_code, judge
 from plimsoll.box.model import AUDIT_SCHEMA, BAD, WANTED_SCHEMA, Judgement, Request, Verdict, Wanted
+from plimsoll.box.texts import printable
 
 PATH = "/etc/plimsoll/wanted.json"
 
@@ -52,7 +53,9 @@ def report(name: str, judgements: Sequence[Judgement]) -> dict[str, Any]:
 def lines(judgements: Sequence[Judgement]) -> list[str]:
     """Return a line for every control that is not ok, then one that counts all verdicts."""
     width = max((len(j.id) for j in judgements), default=0)
-    shown = [f"{j.verdict:<12}{j.id:<{width}}  {j.reason}" for j in judgements if j.verdict is not Verdict.OK]
+    shown = [
+        f"{j.verdict:<12}{j.id:<{width}}  {printable(j.reason)}" for j in judgements if j.verdict is not Verdict.OK
+    ]
     counts = {v: sum(1 for j in judgements if j.verdict is v) for v in reversed(Verdict)}
     return [*shown, ", ".join(f"{n} {v}" for v, n in counts.items() if n)]
 

@@ -7,7 +7,7 @@ from plimsoll.controls.values import Fixed
 PROGRAM = model.PROGRAM
 WRAPPER = "/usr/local/bin/plimsoll"
 WANTED = "/etc/plimsoll/wanted.json"
-UNITS = ("plimsoll-verify.service", "plimsoll-verify.timer", "plimsoll-verify.path")
+UNITS = ("plimsoll-verify.service", "plimsoll-verify.timer", "plimsoll-verify.path", "plimsoll-serve@.service")
 UNIT_DIRECTORY = "/etc/systemd/system"
 
 

@@ -8,7 +8,7 @@ import importlib
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from plimsoll.box.guard import config as guard_config
 from plimsoll.box.model import Kind
 from plimsoll.box.readings import CGROUP_FILE
 from plimsoll.box.revert import PROGRAM_LAYER
+from plimsoll.box.serve import keys as served_keys
 from plimsoll.controls import earlyoom, registry, trims
-from plimsoll.controls.record import Control, UnitProperty, Why
+from plimsoll.controls.record import Control, Declaration, UnitProperty, Why
 from plimsoll.policy import Policy
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -34,6 +35,7 @@ _BY_KIND = {
     Kind.PACKAGE: "the package database",
     Kind.CMDLINE: "the arguments in /proc/PID/cmdline of the running daemon, and those it would be started with next",
     Kind.MODULE_OPTION: "/proc/driver/nvidia/params of the loaded driver, and the options in modprobe.d",
+    Kind.DECLARATION: "what the file says, read back as its reader does",
     Kind.SESSION_SCORE: "oom_score_adj of sshd's listener (-1000) and of the login sessions started since",
 }
 _BY_HEARTBEAT = {
@@ -143,6 +145,8 @@ def undo_command(layer: str) -> str:
 
 
 def _sets(control: Control) -> str:
+    if isinstance(control, Declaration):
+        return control.sets
     targets = _targets(control)
     shown = f"`{control.name}`" if control.name else f"`{control.target}`"
     section = f" in `[{control.section}]`" if control.section else ""
@@ -158,13 +162,15 @@ def _targets(control: Control) -> str:
 
 
 def _default(control: Control) -> str:
+    if isinstance(control, Declaration):
+        return "none"
     return "made on the host" if control.made else f"`{control.default}`"
 
 
 def _file(control: Control) -> str:
     if not control.file:
         return _NO_FILE.get(control.kind, "the unit's own links")
-    return f"`{control.file.format(unit='UNIT' if control.targets else control.target)}`"
+    return f"`{control.shown_file}`"
 
 
 _NO_FILE = {
@@ -248,8 +254,17 @@ def layers_table() -> str:
 
 def guard_keys() -> str:
     """Return every key of guard.toml, as the guard itself describes them."""
+    return _key_table(guard_config.describe())
+
+
+def model_keys() -> str:
+    """Return every key of a model's file, as `plimsoll serve` itself describes them."""
+    return _key_table(served_keys.describe())
+
+
+def _key_table(described: Iterable[guard_config.Row | served_keys.Row]) -> str:
     rows = ["| key | accepts | default | meaning |", "|---|---|---|---|"]
-    rows += [f"| `{row.key}` | {row.accepts} | {row.default} | {row.means} |" for row in guard_config.describe()]
+    rows += [f"| `{row.key}` | {row.accepts} | {row.default} | {row.means} |" for row in described]
     return "\n".join(rows)
 
 
@@ -263,7 +278,7 @@ _MEANING = {
     "ladder.reference_gib": "MemTotal of the box that the lines are given for; they are scaled to each host's",
     "earlyoom.term_percent": "below this percentage earlyoom sends SIGTERM; null: by the installed version",
     "earlyoom.kill_percent": "below this percentage SIGKILL; needs term_percent",
-    "earlyoom.prefer": "regular expressions for process names, cut at 15 characters as the kernel does",
+    "earlyoom.prefer": "POSIX extended regular expressions for process names, cut at 15 characters as the kernel does",
     "guard.mode": "how the guard's rules stand: auto arms each once that is known to be harmless, observe only says "
     "what it would do, armed acts from the start ([guard.md](guard.md#arming))",
     "guard.rules.floor": "the same for one rule; null: as guard.mode",
@@ -284,6 +299,8 @@ _MEANING = {
     "guard.metrics_file": "written once a second in a form that node_exporter's textfile collector takes; null: none",
     "guard.reserve_groups": "groups whose members may announce a load, besides root",
     "guard.last_resort": "restart the box after minutes in which everybody stalled on memory, at most twice a day",
+    "models.NAME": "a model that `plimsoll serve` runs, by its name ([serve.md](serve.md))",
+    "serve.operators": "groups whose members may start and stop models without a password, besides root",
     "sshd.retire_socket": "disable ssh.socket and let sshd listen by itself; refused for a port only the socket has",
     "trims": "units, with their suffix, to be stopped and masked together with what would start them again",
     "verify.notify_command": "run on the box when verify finds something bad, with the audit document on its "
@@ -307,9 +324,13 @@ def _keys(section: Mapping[str, Any], whole: Mapping[str, Any], prefix: str = ""
         if "$ref" in found:
             yield from _keys(whole["$defs"][found["$ref"].rpartition("/")[2]], whole, f"{key}.")
         elif "additionalProperties" in found:
-            yield f"{key}.CONTROL", found["additionalProperties"]
+            yield f"{key}.{_ANY_NAME[key]}", found["additionalProperties"]
         else:
             yield key, found
+
+
+_ANY_NAME = {"values": "CONTROL", "models": "NAME"}
+"""What stands in a key's place where any name may."""
 
 
 def _meaning(key: str) -> str:
@@ -321,6 +342,8 @@ _TYPES = {"boolean": "true or false", "integer": "a whole number", "number": "a 
 
 
 def _accepts(found: Mapping[str, Any]) -> str:
+    if "$ref" in found:
+        return "a mapping: the sections and keys of [serve.md](serve.md#keys)"
     if "anyOf" in found:
         return ", ".join(_accepts(each) for each in found["anyOf"])
     if "enum" in found:
@@ -349,6 +372,7 @@ def _shown(found: Mapping[str, Any]) -> str:
 MADE: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "inventory.md": {"policy": policy_table},
     "guard.md": {"keys": guard_keys},
+    "serve.md": {"keys": model_keys},
     "how-it-works.md": {
         "layers": layers_table,
         "earlyoom": earlyoom_table,

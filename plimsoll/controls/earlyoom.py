@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.box.model import State
+from plimsoll.box.protections import MOVING_DENOMINATOR_SINCE, version_numbers
 from plimsoll.controls.record import Cmdline, Package, UnitState, Why
 from plimsoll.controls.values import Fixed
 from plimsoll.policy import Policy
@@ -14,8 +15,6 @@ UNIT = "earlyoom.service"
 FILE = "/etc/default/earlyoom"
 VARIABLE = "EARLYOOM_ARGS"
 REPORT_INTERVAL_S = 60
-MOVING_DENOMINATOR_SINCE = (1, 8)
-"""From 1.8 on a percentage is of MemAvailable + AnonPages, which shrinks as the driver takes memory."""
 PERCENTAGES_OF_MEM_TOTAL = (5, 3)
 """6.08 and 3.65 GiB of 121.6: at 15 % a healthy model with a steady 14.9 % free was killed (October 2026)."""
 PERCENTAGES_OF_USER_MEMORY = (6, 4)
@@ -31,18 +30,12 @@ class FiringPoint:
     available_now_gib: float
 
 
-def parse_version(text: str) -> tuple[int, ...]:
-    """Return a Debian version as numbers: `1.8.2-1` is (1, 8, 2); empty for what has none."""
-    match = re.match(r"(?:\d+:)?(\d+(?:\.\d+)*)", text)
-    return tuple(int(part) for part in match[1].split(".")) if match else ()
-
-
 def version(state: State) -> tuple[int, ...]:
     """Return the installed version, else the one that this release has (Debian 12: 1.7, Debian 13: 1.8.2)."""
     installed = (state["packages"] or {}).get("earlyoom")
     if installed:
-        return parse_version(installed)
-    systemd = parse_version((state["packages"] or {}).get("systemd", ""))
+        return version_numbers(installed)
+    systemd = version_numbers((state["packages"] or {}).get("systemd", ""))
     # earlyoom 1.8 reached Debian and Ubuntu together with systemd 256 and later; Ubuntu 24.04 has 255 and 1.7.
     return (1, 8) if systemd and systemd[0] >= 256 else (1, 7)  # noqa: PLR2004  # explained above
 

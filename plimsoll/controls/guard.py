@@ -11,10 +11,11 @@ from plimsoll.box import heartbeat
 from plimsoll.box.guard import config, last_resort
 from plimsoll.box.guard.model import KIB_PER_GIB, Rule
 from plimsoll.box.model import Judgement, State, Wanted
+from plimsoll.controls import models
 from plimsoll.controls.record import DROP_IN, Action, Heartbeat, OwnUnit, UnitProperty, Why
 from plimsoll.controls.values import Fixed, Integer, Size
 from plimsoll.controls.weights import weights
-from plimsoll.policy import Guard, Lines, Policy
+from plimsoll.policy import Lines, Policy
 
 UNIT = "plimsoll-guard.service"
 LAST_RESORT = "plimsoll-last-resort.service"
@@ -46,21 +47,23 @@ def tables(policy: Policy, state: State) -> dict[str, dict[str, Any]]:
         # To the KiB; a GiB has six digits of them.
         "lines": {f"{name}_gib": _rounded_gib(here[f"{name}_kib"]) for name in _LINES},
         "armed": {rule.value: mode for rule, mode in modes(policy).items()},
-        "victims": _victims(guard),
+        "victims": _victims(policy),
         "hooks": {"command": list(guard.hook_command)},
         "metrics": {"file": guard.metrics_file or ""},
         "reserve": {"groups": list(guard.reserve_groups)},
     }
 
 
-def _victims(guard: Guard) -> dict[str, Any]:
+def _victims(policy: Policy) -> dict[str, Any]:
     """Return what is said of victims; what the policy leaves open is the guard's own to choose."""
+    guard = policy.guard
+    spared = models.spared(policy) if policy.layers.models else ()
     given: dict[str, Any] = {
         "gpu_devices": list(guard.gpu_devices),
         "attributed_min_mib": guard.attributed_min_mib,
         "fallback_min_gib": guard.fallback_min_gib,
     }
-    always = {"protect": list(guard.protect), "prefer": list(guard.prefer)}
+    always = {"protect": list(dict.fromkeys([*guard.protect, *spared])), "prefer": list(guard.prefer)}
     return always | {key: value for key, value in given.items() if value not in ([], None)}
 
 

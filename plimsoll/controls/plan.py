@@ -2,7 +2,7 @@
 
 import datetime
 import difflib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +72,8 @@ class LayerPlan:
 
 def _file_json(file: render.File) -> dict[str, Any]:
     content = {"program": True} if file.is_program else {"content": file.content.decode()}
-    return {"path": file.path, "mode": file.mode, "after": [" ".join(a) for a in file.after], **content}
+    checked = {"check": file.check} if file.check else {}
+    return {"path": file.path, "mode": file.mode, "after": [" ".join(a) for a in file.after], **content, **checked}
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,11 @@ class HostPlan:
     def layer(self, name: str) -> LayerPlan:
         """Return the plan of a layer; an empty one where it is off."""
         return next((p for p in self.layers if p.layer == name), LayerPlan(name, (), ()))
+
+    def without(self, held: Collection[str]) -> "HostPlan":
+        """Return the plan without the layers that are held back, and without the verdicts over them."""
+        judged = tuple(j for j in self.judgements if j.layer not in held)
+        return HostPlan(self.wanted, judged, tuple(p for p in self.layers if p.layer not in held))
 
 
 def request(policy: Policy) -> Request:
@@ -157,5 +163,5 @@ def managed_paths(policy: Policy) -> tuple[str, ...]:
     """Return every path that a deploy may write with this policy, for the state to be read with them."""
     controls = registry.controls_for(policy)
     units = {name for c in controls for name in c.request().units} | {c.target for c in controls}
-    kept = {c.file.format(unit=u) for c in controls if c.file for u in (units if "{unit}" in c.file else {c.target})}
+    kept = {path for c in controls for path in c.paths(policy, units)}
     return tuple(sorted(kept | {f.path for f in render.box_files((), policy)}))

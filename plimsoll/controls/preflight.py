@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from plimsoll.box.model import State
+from plimsoll.box.protections import version_numbers
 from plimsoll.box.quantities import parse_bytes
 from plimsoll.controls import earlyoom, guard, registry, slices, sshd, trims
 from plimsoll.policy import KERNEL_RESERVE, Policy
@@ -46,7 +47,7 @@ def _platform(state: State) -> Iterator[str]:
         yield "there is no cgroup v2 hierarchy: boot without systemd.unified_cgroup_hierarchy=0"
     if platform["euid"] != 0:
         yield "the state was read without root: log in as root, or as a user who may use sudo"
-    version = earlyoom.parse_version(state["manager"].get("Version", "").split(" ")[0])
+    version = version_numbers(state["manager"].get("Version", "").split(" ")[0])
     if version and version[0] < MIN_SYSTEMD:
         yield f"systemd {version[0]} is too old: {MIN_SYSTEMD} or later is needed"
     yield from _room(state)

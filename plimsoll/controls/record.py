@@ -4,8 +4,10 @@ Applying, auditing, undoing and documenting a setting all read the same record; 
 one to the module of its layer.
 """
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from plimsoll.box.model import Judgement, Kind, Request, State, Waiver, Wanted
 from plimsoll.box.quantities import parse_bytes
@@ -59,6 +61,11 @@ class Control:
     """The kind of the record; every subclass has its own."""
 
     @property
+    def shown_file(self) -> str:
+        """Its file for a person, with a word in the place of what differs between several."""
+        return self.file.format(unit="UNIT" if self.targets else self.target)
+
+    @property
     def layer(self) -> str:
         """The layer that the control belongs to."""
         return self.id.partition("/")[0]
@@ -91,6 +98,12 @@ class Control:
     def request(self) -> Request:
         """Return what a state must contain before it is known what this control wants."""
         return Request()
+
+    def paths(self, policy: Policy, units: Iterable[str]) -> set[str]:
+        """Return the files that a deploy with this policy may write for it; `units` may be targets of any control."""
+        del policy
+        names = units if "{unit}" in self.file else (self.target,)
+        return {self.file.format(unit=name) for name in names} if self.file else set()
 
     def after(self, wanted: Wanted) -> tuple[Action, ...]:
         """Return what has to follow a change of its file, when it is applied and when it is undone."""
@@ -152,7 +165,8 @@ class UnitProperty(Control):
         if judgement.verdict in ("unknown", "unsupported"):
             return []
         if self.name not in CGROUP_FILE:
-            return [("restart", wanted.target)] if self.restarts and judgement.live != wanted.value else []
+            stale = judgement.live != wanted.value and judgement.verdict != "shadowed"
+            return [("restart", wanted.target)] if self.restarts and stale else []
         chain = state["units"][wanted.target]["cgroup"]
         if not chain:
             return []
@@ -291,10 +305,11 @@ class Cmdline(Control):
         return (("try-restart", wanted.target),)
 
     def live_actions(self, wanted: Wanted, judgement: Judgement, state: State) -> list[Action]:
-        """Restart a daemon that runs with other arguments."""
+        """Restart a daemon that runs with other arguments than it would be started with."""
         del state
         stale = judgement.live is not None and judgement.live != wanted.value
-        return [("try-restart", wanted.target)] if stale else []
+        # where somebody else's line wins, it would get that one again, at every deploy
+        return [("try-restart", wanted.target)] if stale and judgement.verdict != "shadowed" else []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,3 +355,39 @@ class SessionScore(Control):
         if judgement.verdict in ("unknown", "unsupported", "pending") or judgement.live in (None, wanted.value):
             return []
         return [("sshd-check",), ("restart", wanted.target)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration(Control):
+    """A file that declares what a section of the policy says: read when it is needed, nothing runs because of it."""
+
+    kind = Kind.DECLARATION
+    made: bool = True
+    sets: str
+    """What it says, for a person."""
+
+    @property
+    def shown_file(self) -> str:
+        """Its file for a person; `target` is the word for what differs."""
+        return self.file.format(unit=self.target)
+
+    def declared(self, policy: Policy) -> dict[str, Any]:
+        """Return what its files are to declare, in JSON types, by what differs in their paths."""
+        raise NotImplementedError
+
+    def wanted(self, policy: Policy, state: State, waiver: Waivers) -> list[Wanted]:
+        """Return a control for each file that the policy asks for."""
+        del state
+        if self.id in policy.values:
+            return []
+        found = self.declared(policy).items()
+        return [self._one(target, json.dumps(value, ensure_ascii=False), waiver(self.id)) for target, value in found]
+
+    def paths(self, policy: Policy, units: Iterable[str]) -> set[str]:
+        """Return the files that a deploy with this policy may write."""
+        del units
+        return {self.file.format(unit=target) for target in self.declared(policy)}
+
+    def undo(self) -> str:
+        """Say what happens to what runs."""
+        return "The file goes; a model that runs goes on."

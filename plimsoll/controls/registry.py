@@ -4,7 +4,7 @@ import functools
 from collections.abc import Iterable, Mapping
 
 from plimsoll.box import model
-from plimsoll.box.model import Request, State, Wanted
+from plimsoll.box.model import Request
 from plimsoll.controls import (
     box,
     driver_option,
@@ -12,17 +12,18 @@ from plimsoll.controls import (
     guard,
     journald,
     kernel,
+    models,
     recovery,
     slices,
     sshd,
     trims,
     user_manager,
 )
-from plimsoll.controls.record import Control, Waivers
+from plimsoll.controls.record import Control
 from plimsoll.controls.values import ValueSpec
 from plimsoll.policy import Policy
 
-_MODULES = (box, kernel, slices, journald, sshd, user_manager, earlyoom, guard, recovery, driver_option)
+_MODULES = (box, kernel, slices, journald, sshd, user_manager, earlyoom, guard, models, recovery, driver_option)
 LAYERS = model.LAYERS
 
 
@@ -54,8 +55,3 @@ def request_for(policy: Policy) -> Request:
     """Return what a state must contain before it is known what is wanted of the host."""
     requests: Iterable[Request] = (control.request() for control in controls_for(policy))
     return functools.reduce(Request.merged, requests, Request())
-
-
-def wanted_for(policy: Policy, state: State, waiver: Waivers) -> list[Wanted]:
-    """Return what the policy wants of the host with this state."""
-    return [wanted for control in controls_for(policy) for wanted in control.wanted(policy, state, waiver)]

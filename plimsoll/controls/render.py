@@ -7,12 +7,15 @@ import posixpath
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
 from plimsoll import zipapp
+from plimsoll.box import declarations
+from plimsoll.box.guard import last_resort
 from plimsoll.box.model import WANTED_SCHEMA, Kind, Wanted
-from plimsoll.controls import box, earlyoom, guard
+from plimsoll.controls import box, earlyoom, guard, models
 from plimsoll.controls.record import Action
 from plimsoll.policy import Policy
 
@@ -29,6 +32,8 @@ class File:
     mode: str = "0644"
     is_program: bool = False
     """The zipapp, which the host has from the command that runs it and need not be sent again."""
+    check: str = ""
+    """Who is asked on the host whether the file does, before it is put in place: `sudoers`, or nobody."""
     judged: bool = True
     """Whether verify compares it; the list of what is wanted cannot hold its own hash."""
 
@@ -77,9 +82,18 @@ def layer_files(layer: str, wanted: Sequence[Wanted], after: Iterable[tuple[Want
         follow.setdefault(control.file, {}).update(dict.fromkeys(actions))
     by_file: dict[str, list[Wanted]] = {}
     for control in wanted:
-        if control.file and (control.kind in _TEMPLATE_OF or control.kind is Kind.UNIT_STATE):
+        if control.file and (control.kind in _TEMPLATE_OF or control.kind in _NAMED):
             by_file.setdefault(control.file, []).append(control)
-    return [File(path, _content(layer, group, wanted), tuple(follow.get(path, ()))) for path, group in by_file.items()]
+    return [
+        File(path, _content(layer, group, wanted), tuple(follow.get(path, ())), **_SPECIAL.get(group[0].name, {}))
+        for path, group in by_file.items()
+    ]
+
+
+_NAMED = (Kind.UNIT_STATE, Kind.DECLARATION)
+"""Kinds whose files have templates of their own names."""
+_SPECIAL: dict[str, Any] = {declarations.OPERATORS: {"mode": "0440", "check": declarations.SUDOERS}}
+"""What a file has that is not as those of all others, by the name of its control."""
 
 
 def _content(layer: str, group: Sequence[Wanted], wanted: Sequence[Wanted]) -> bytes:
@@ -89,6 +103,8 @@ def _content(layer: str, group: Sequence[Wanted], wanted: Sequence[Wanted]) -> b
     if group[0].kind is Kind.UNIT_STATE:
         unit = posixpath.basename(group[0].file)
         return _render(f"{unit}.j2", layer=layer, program=box.PROGRAM, **guard.unit_names(wanted))
+    if group[0].kind is Kind.DECLARATION:
+        return _render(f"{group[0].name}.j2", layer=layer, controls=group, declared=_declared, as_model=_as_model)
     return _render(
         _TEMPLATE_OF[group[0].kind],
         layer=layer,
@@ -99,6 +115,14 @@ def _content(layer: str, group: Sequence[Wanted], wanted: Sequence[Wanted]) -> b
     )
 
 
+def _declared(control: Wanted) -> Any:  # noqa: ANN401  # plain JSON types
+    return json.loads(control.value)
+
+
+def _as_model(control: Wanted) -> str:
+    return models.toml(control.target, json.loads(control.value))
+
+
 def _environment_value(control: Wanted) -> str:
     return earlyoom.environment_value(json.loads(control.value))
 
@@ -106,9 +130,10 @@ def _environment_value(control: Wanted) -> str:
 def box_files(wanted: Sequence[Wanted], policy: Policy) -> list[File]:
     """Return the program, its wrapper, its units, and the list of what is wanted."""
     reload = (("daemon-reload",),)
-    units = [File(f"{box.UNIT_DIRECTORY}/{unit}", _render(f"{unit}.j2", layer="box"), reload) for unit in box.UNITS]
+    names = {"layer": "box", "wrapper": box.WRAPPER, "unclean_mark": last_resort.MARK}
+    units = [File(f"{box.UNIT_DIRECTORY}/{unit}", _render(f"{unit}.j2", **names), reload) for unit in box.UNITS]
     return [
-        File(box.PROGRAM, zipapp.build(), is_program=True),
+        File(box.PROGRAM, zipapp.build(), (("precompile",),), is_program=True),
         File(box.WRAPPER, _render("plimsoll.sh.j2", layer="box", program=box.PROGRAM), mode="0755"),
         *units,
         File(box.WANTED, wanted_document(wanted, policy), judged=False),

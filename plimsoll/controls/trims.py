@@ -1,6 +1,5 @@
 """Layer trims (opt-in list): units that a headless box does without. Stopped and masked, with their companions."""
 
-from plimsoll.box.model import State
 from plimsoll.controls.record import UnitState, Why
 from plimsoll.controls.values import Fixed
 from plimsoll.policy import Policy
@@ -35,9 +34,8 @@ def units(policy: Policy) -> list[str]:
     return list(dict.fromkeys(named))
 
 
-def controls(policy: Policy, state: State | None = None) -> tuple[UnitState, ...]:
+def controls(policy: Policy) -> tuple[UnitState, ...]:
     """Return a control for every unit to be trimmed; a unit that a host does not have is ok there."""
-    del state
     fixed = Fixed("masked inactive")
     return tuple(
         UnitState(id=f"trims/{unit}", target=unit, default=fixed.value, value=fixed, why=WHY) for unit in units(policy)

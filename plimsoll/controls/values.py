@@ -37,9 +37,14 @@ class Integer:
         return str(raw)
 
 
+PAGE_BYTES = 64 << 10
+"""The largest page that an arm64 kernel is built with. The kernel keeps protected memory in whole pages and rounds
+down, so that what lies between two would never be found as it is wanted."""
+
+
 @dataclass(frozen=True)
 class Size:
-    """A size as systemd writes it, in units of 1024."""
+    """A size as systemd writes it, in units of 1024, and in whole pages."""
 
     maximum_gib: int = 64
 
@@ -53,6 +58,8 @@ class Size:
         size = parse_bytes(raw) if isinstance(raw, str) else None
         if size is None or not 0 < size <= self.maximum_gib << 30 or str(raw).strip().isdigit():
             raise ValueError(f"must be {self.describes}, not {raw!r}")
+        if size % PAGE_BYTES:
+            raise ValueError(f"must be a multiple of 64K, a page of the kernel, not {raw!r}")
         return str(raw).strip()
 
 

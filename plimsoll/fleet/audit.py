@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command()
+@click.command(short_help="Say what has drifted, who overrides whom, and what to do.")
 @click.argument("names", nargs=-1, metavar="[HOST|GROUP]...")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON (schema plimsoll.audit/1).")
 @click.option("--html", type=_FILE, metavar="FILE", help="Write one self-contained page.")
@@ -40,7 +40,10 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--against", metavar="FILE|HOST", help="Show what differs from a saved report or from another host.")
 @click.option("--strict", is_flag=True, help="Let what is pending, and findings, count as drift.")
 @click.option("--all", "every", is_flag=True, help="List the controls that are as they should be, too.")
-@click.option("--parallel", type=click.IntRange(1, 256), default=gather.DEFAULT_PARALLEL, show_default=True)
+@click.option(
+    "--parallel", type=click.IntRange(1, 256), default=gather.DEFAULT_PARALLEL, show_default=True,
+    help="How many hosts are asked at a time.",
+)  # fmt: skip
 @connecting
 def command(names: tuple[str, ...], against: str | None, parallel: int, ssh: gather.Ssh, **options: Any) -> int:  # noqa: ANN401 - click's values
     """Compare hosts with what the inventory wants of them; without a name, all of them.
@@ -53,7 +56,7 @@ def command(names: tuple[str, ...], against: str | None, parallel: int, ssh: gat
     hosts = resolve(names, known)
     reference = Reference.named(against, known)
     reference.check(hosts)
-    _check_files(options)
+    _check_files(options, reference)
     now = datetime.datetime.now().astimezone()
     asked = reference.added_to(hosts)
     with _progress(len(asked), quiet=not sys.stderr.isatty()) as answered:
@@ -83,10 +86,14 @@ class Reference:
 
     @classmethod
     def named(cls, name: str | None, known: Inventory) -> Reference:
-        """Return the saved report of that name if there is such a file, else the host; raises ReportFileError."""
+        """Return the saved report of that name if there is such a file, else the host; raises ReportFileError.
+
+        What is named as files are is never taken for a host: a mistyped one would be asked for over the network.
+        """
         if name is None:
             return cls()
-        if os.path.lexists(name) or "/" in name:
+        is_named_as_files_are = "/" in name or (name.endswith(".json") and name not in known.hosts)
+        if os.path.lexists(name) or is_named_as_files_are:
             return cls(name, saved=compare.load(Path(name)))
         return cls(name, host=resolve_one(name, known))
 
@@ -133,8 +140,8 @@ def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[gather.Answer], 
 _OUTPUTS = ("html", "junit_file", "metrics_file", "save")
 
 
-def _check_files(options: dict[str, Any]) -> None:
-    """Refuse, before any host is asked, a file that cannot be written, and one that two reports would go to."""
+def _check_files(options: dict[str, Any], reference: Reference) -> None:
+    """Refuse, before any host is asked, a file that cannot be written, and one that something else needs."""
     files = [Path(options[option]) for option in _OUTPUTS if options[option]]
     for file in files:
         problem = unwritable(file)
@@ -144,6 +151,17 @@ def _check_files(options: dict[str, Any]) -> None:
         raise click.UsageError("one file is named for two reports: the second would replace the first")
     if options["save"]:
         compare.check_target(options["save"])
+    _check_reference(options, reference)
+
+
+def _check_reference(options: dict[str, Any], reference: Reference) -> None:
+    """Keep the report that is compared with; only a later report of the same form may take its place (`--save`)."""
+    if reference.saved is None:
+        return
+    compared = real_path(Path(reference.name))
+    for option in _OUTPUTS:
+        if option != "save" and options[option] and real_path(options[option]) == compared:
+            raise click.UsageError(f"{options[option]} is what --against compares with: name another file to write to")
 
 
 def _write(report: Report, options: dict[str, Any]) -> None:

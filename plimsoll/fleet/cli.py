@@ -20,7 +20,10 @@ from typing import TYPE_CHECKING
 import click
 
 import plimsoll
+from plimsoll.box.cli import COMMANDS as ON_THE_BOX
+from plimsoll.box.output import outlive_readers
 from plimsoll.inventory import InventoryError
+from plimsoll.policy import nearest
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -32,9 +35,15 @@ EXIT_INTERRUPTED = 130
 # by name, because importing some of them is slow, or replaces parts of the standard library by gevent's
 COMMANDS = {
     "audit": "plimsoll.fleet.audit",
+    "doctor": "plimsoll.fleet.doctor",
     "explain": "plimsoll.fleet.explain",
+    "fit": "plimsoll.fleet.fit",
+    "incident": "plimsoll.fleet.incident",
+    "replay": "plimsoll.fleet.replay",
     "revert": "plimsoll.fleet.revert",
+    "rollout": "plimsoll.fleet.rollout.command",
     "ssh-config": "plimsoll.fleet.ssh_config",
+    "watch": "plimsoll.fleet.watch",
 }
 
 
@@ -47,6 +56,21 @@ class _Commands(click.Group):
             return None
         command: click.Command = import_module(COMMANDS[cmd_name]).command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchOption:
+            raise
+        except click.UsageError:
+            raise click.UsageError(f"there is no command {args[0]!r}; {_instead_of(args[0])}", ctx) from None
+
+
+def _instead_of(name: str) -> str:
+    """Return what was meant by a name that is no command: one of the box's own, or the nearest."""
+    return f"it is for the box: `ssh HOST plimsoll {name}`" if name in ON_THE_BOX else nearest(name, COMMANDS)
 
 
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -79,10 +103,6 @@ def _explain(error: Exception) -> int:
     if isinstance(error, InventoryError):
         click.echo(f"plimsoll: {error}", err=True)
         return EXIT_USAGE
-    if isinstance(error, BrokenPipeError):
-        # the reader, a pager or `head`, has seen enough; nothing may be flushed into the pipe at exit
-        _drop_output()
-        return EXIT_INTERNAL
     if isinstance(error, OSError) and error.errno in _CANNOT_WRITE and error.filename is None:
         click.echo(f"plimsoll: cannot write to standard output: {error.strerror}", err=True)
         _drop_output()
@@ -122,6 +142,7 @@ def _interrupt(_signal: int, frame: FrameType | None) -> None:
 def main() -> None:
     """Entry point of the console script."""
     _without_streams()
+    outlive_readers()
     for ending in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(ending) is signal.SIG_DFL:
             signal.signal(ending, _interrupt)

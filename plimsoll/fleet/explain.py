@@ -93,7 +93,7 @@ class OnHost:
         }
 
 
-@click.command()
+@click.command(short_help="Say what a setting is for, and who has a say in it.")
 @click.argument("control", metavar="CONTROL|LAYER")
 @click.argument("host", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema plimsoll.explain/1).")

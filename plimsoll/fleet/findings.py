@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from plimsoll.box.model import Place
 from plimsoll.controls.preflight import KILLERS
+from plimsoll.fleet import sshd
 from plimsoll.fleet.report import Finding, FindingKind
 from plimsoll.fleet.rulebook import PLATFORM, Record, Rule, load_rules
 
@@ -34,7 +35,7 @@ def findings(state: State, rules: Sequence[Rule]) -> tuple[Finding, ...]:
     """Return what `rules` find on a host: false protections first, in the order of the rules."""
     observed = _section(state, "protections").get("observations")
     records = [each for each in _list(observed)[:MAX_OBSERVATIONS] if isinstance(each, Mapping)]
-    records += platform_records(state)
+    records += [*platform_records(state), *sshd.records(state.get("sshd_files"))]
     found = [finding for rule in rules for finding in _found(rule, records)]
     return tuple(sorted(found, key=lambda each: each.kind is FindingKind.KNOWN_BAD))
 

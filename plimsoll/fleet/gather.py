@@ -72,6 +72,8 @@ class Ssh:
     """The file to read instead of ~/.ssh/config."""
     timeout_s: float = DEFAULT_TIMEOUT_S
     """The whole time that a host has for its answer."""
+    fresh: bool = False
+    """Whether each command is a login of its own, even where a connection is open that could be shared."""
 
 
 def ssh_command(host: Host, ssh: Ssh, *options: str) -> list[str]:
@@ -83,6 +85,8 @@ def ssh_command(host: Host, ssh: Ssh, *options: str) -> list[str]:
         settings["Port"] = str(host.port)
     if host.user is not None:
         settings["User"] = host.user
+    if ssh.fresh:
+        settings["ControlPath"] = "none"
     given = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
     config = [] if ssh.config is None else ["-F", str(ssh.config)]
     return ["ssh", *config, *options, *given, "--", host.name]
@@ -118,6 +122,11 @@ async def _gather(hosts: Sequence[Host], ssh: Ssh, each: Callable[[Answer], Kept
     return list(await asyncio.gather(*(one(host) for host in hosts)))
 
 
+async def ask(host: Host, ssh: Ssh) -> Answer:
+    """Return one host's answer, for who has an event loop of their own."""
+    return await _ask(host, ssh, _Questions())
+
+
 async def _ask(host: Host, ssh: Ssh, questions: _Questions) -> Answer:
     started = time.monotonic()
     mark = secrets.token_hex(16)
@@ -132,11 +141,11 @@ async def _ask(host: Host, ssh: Ssh, questions: _Questions) -> Answer:
 
     state: State | None = None
     try:
-        output, complaint, code = await _run(command, given, ssh.timeout_s)
+        output, complaint, code = await execute(command, given, ssh.timeout_s)
         state, problem = parse(output, mark)
         if state is None and code != 0:
-            said = _last_line(output[-MAX_COMPLAINT_BYTES:])
-            problem = _last_line(complaint) or f"exit code {code}{f': {said}' if said else ''}"
+            said = last_line(output[-MAX_COMPLAINT_BYTES:])
+            problem = last_line(complaint) or f"exit code {code}{f': {said}' if said else ''}"
     except (OSError, AnswerError) as error:
         problem = str(error)
     return Answer(host, state, problem, round((time.monotonic() - started) * 1000))
@@ -159,30 +168,46 @@ class AnswerError(Exception):
     """A host did not answer, or with too much."""
 
 
-async def _run(command: list[str], given: Callable[[], bytes], timeout_s: float) -> tuple[bytes, bytes, int]:
+async def execute(command: list[str], given: Callable[[], bytes], timeout_s: float) -> tuple[bytes, bytes, int]:
     """Run a command to its end; returns output, the end of what it said on stderr, and its exit code.
 
-    What it is given is made while it starts: the program takes 0.1 s, and so does a login.
+    What it is given is made while it starts: the program takes 0.1 s, and so does a login. Raises AnswerError for
+    what takes longer or says more than MAX_ANSWER_BYTES, and OSError.
     """
     # a file and no pipe: a background process of ssh that keeps it open is then not waited for
     with tempfile.TemporaryFile() as complaint:
-        process = await asyncio.create_subprocess_exec(
+        process = await _start(command, complaint)
+        try:
+            async with asyncio.timeout(timeout_s):
+                output = await _exchange(process, given())
+                code = await process.wait()
+        except TimeoutError:
+            said = last_line(_end_of(complaint))
+            raise AnswerError(f"no answer within {timeout_s:g} s{f' ({said})' if said else ''}") from None
+        finally:
+            await _end(process)
+        return output, _end_of(complaint), code
+
+
+async def _start(command: list[str], complaint: IO[bytes]) -> asyncio.subprocess.Process:
+    """Start a process in a session of its own; one whose start is interrupted is ended.
+
+    CPython 3.11 waits for ever for a process whose start is cancelled: its pipes are not there yet to be closed.
+    """
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=complaint,
             start_new_session=True,
         )
-        try:
-            async with asyncio.timeout(timeout_s):
-                output = await _exchange(process, given())
-                code = await process.wait()
-        except TimeoutError:
-            said = _last_line(_end_of(complaint))
-            raise AnswerError(f"no answer within {timeout_s:g} s{f' ({said})' if said else ''}") from None
-        finally:
-            await _end(process)
-        return output, _end_of(complaint), code
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await _end(await starting)
+        raise
 
 
 async def _exchange(process: asyncio.subprocess.Process, given: bytes) -> bytes:
@@ -224,7 +249,8 @@ def _end_of(file: IO[bytes]) -> bytes:
     return file.read()
 
 
-def _last_line(complaint: bytes) -> str:
+def last_line(complaint: bytes) -> str:
+    """Return the last line that says something, empty for none."""
     lines = [line for line in complaint.decode("utf-8", "replace").splitlines() if line.strip()]
     return lines[-1].strip() if lines else ""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from plimsoll.box.model import Judgement, Place
 from plimsoll.controls import plan
-from plimsoll.fleet import findings
+from plimsoll.fleet import findings, sshd
 from plimsoll.fleet.report import Finding, HostReport
 
 if TYPE_CHECKING:
@@ -62,9 +62,13 @@ def bounded(limit_s: float = MAX_JUDGING_S) -> Iterator[None]:
 
 def _judged(answer: Answer, state: State, rules: Sequence[findings.Rule], today: datetime.date) -> HostReport:
     host = answer.host
-    planned = plan.host_plan(host.policy, state, host.waiver_for, today)
+    return report_of(answer, state, plan.host_plan(host.policy, state, host.waiver_for, today), rules)
+
+
+def report_of(answer: Answer, state: State, planned: plan.HostPlan, rules: Sequence[findings.Rule]) -> HostReport:
+    """Return the report on a host that was planned for already; raises whatever a dishonest answer leads to."""
     return HostReport(
-        name=host.name,
+        name=answer.host.name,
         reached=True,
         controls=tuple(map(_shortened, planned.judgements)),
         findings=tuple(map(_shortened, findings.findings(state, rules))),
@@ -85,7 +89,8 @@ def not_seen(state: State) -> list[str]:
     told = state["protections"]["not_seen"]
     if not isinstance(told, list):
         raise TypeError("what it says that it could not see is no list")
-    return [*found, *(_cut(str(what)) for what in told[:MAX_NOT_SEEN])]
+    found += sshd.not_seen(state.get("sshd_files"))
+    return [_cut(str(what)) for what in [*found, *told][:MAX_NOT_SEEN]]
 
 
 def _shortened(record: _Record) -> _Record:

@@ -16,6 +16,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plimsoll.fleet.on_host import STAND_INS
 from plimsoll.zipapp import PACKAGE
 
 if TYPE_CHECKING:
@@ -25,8 +26,11 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 _FIRST = "on_host"
 _ANSWER = "plimsoll.box.answer"
-_STAND_INS = {"typing": "class Any: pass\n", "dataclasses": (_HERE / "light_dataclasses.py").read_text("utf-8")}
-"""In place of modules of the standard library that take 2 and 14 ms of the 90 that a reading took."""
+_STAND_INS = dict(
+    zip(STAND_INS, ("class Any: pass\n", (_HERE / "light_dataclasses.py").read_text("utf-8")), strict=True)
+)
+"""In place of modules of the standard library, until all of ours are loaded: these may import Any alone from typing,
+and what needs the real ones (tomllib does) only in the function that uses it."""
 _WORD = "plimsoll"
 _COMMAND = (
     "import binascii,marshal,sys,zlib;"

@@ -11,7 +11,7 @@ from plimsoll.box.model import Kind
 from plimsoll.box.readings import CGROUP_FILE
 from plimsoll.controls import registry, render, trims
 from plimsoll.controls.docs import is_opt_in, undo_command, verified_by
-from plimsoll.controls.record import Cmdline, Control, ManagerProperty, UnitProperty
+from plimsoll.controls.record import Cmdline, Control, Declaration, ManagerProperty, UnitProperty
 from plimsoll.policy import Policy, nearest
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def record(name: str, known: Inventory) -> dict[str, Any]:
     found = controls.get(name) or next((c for c in controls.values() if _stands_for(c, name)), None)
     if found is not None:
         return control_record(found, known)
-    files = _files(controls.values())
+    files = _files(controls.values(), _policies(known))
     if name in files:
         return _file_record(name, files[name])
     hint = nearest(name, [*controls, *files, *registry.LAYERS])
@@ -37,9 +37,13 @@ def record(name: str, known: Inventory) -> dict[str, Any]:
 
 def every(known: Inventory) -> list[Control]:
     """Return every record: those of all layers, and of the units that may be trimmed or that the inventory names."""
-    policies = [Policy(trims=tuple(trims.COMPANIONS)), known.defaults, *(host.policy for host in known.hosts.values())]
+    policies = [Policy(trims=tuple(trims.COMPANIONS)), *_policies(known)]
     trimmed = {control.id: control for policy in policies for control in trims.controls(policy)}
     return [*registry.every_control(), *trimmed.values()]
+
+
+def _policies(known: Inventory) -> list[Policy]:
+    return [known.defaults, *(host.policy for host in known.hosts.values())]
 
 
 def of_layer(layer: str, known: Inventory) -> list[Control]:
@@ -72,6 +76,8 @@ def control_record(control: Control, known: Inventory) -> dict[str, Any]:
 
 
 def _sets(control: Control) -> str:
+    if isinstance(control, Declaration):
+        return control.sets
     if isinstance(control, Cmdline):
         return f"the arguments that {control.target} is started with ({control.variable})"
     if not control.name:
@@ -87,7 +93,7 @@ def kept_in(control: Control) -> str:
     """Say where a setting is kept, so that it is there after a reboot."""
     if not control.file:
         return _NO_FILE.get(control.kind, "the unit's own links, by systemctl")
-    return control.file.format(unit="UNIT" if control.targets else control.target)
+    return control.shown_file
 
 
 _NO_FILE = {
@@ -101,6 +107,7 @@ _IN_FORCE = {
     Kind.CMDLINE: "at once: a deploy restarts the daemon if it runs with other arguments",
     Kind.MODULE_OPTION: "with the next boot: a deploy rebuilds the initramfs and reboots nothing",
     Kind.HEARTBEAT: "at once: a deploy has the running daemon read it anew, or be followed by its new version",
+    Kind.DECLARATION: "with a deploy; what runs goes on as it is, and the next start goes by it",
     Kind.SESSION_SCORE: "for logins after the deploy, which restarts sshd's listener; open sessions go on as they are",
 }
 _ACTIVATION = {
@@ -126,18 +133,18 @@ def in_force(control: Control) -> str:
 # --- files ------------------------------------------------------------------------------------------
 
 
-def _files(controls: Iterable[Control]) -> dict[str, list[str]]:
+def _files(controls: Iterable[Control], policies: Sequence[Policy]) -> dict[str, list[str]]:
     """Return the files that are controls of their own, by id, with the controls that each of them keeps."""
     found: dict[str, list[str]] = {f"box/{_FILE}{file.path}": [] for file in render.box_files((), Policy())}
     for control in controls:
-        for path in _paths(control) if control.file else ():
+        for path in _paths(control, policies):
             found.setdefault(f"{control.layer}/{_FILE}{path}", []).append(control.id)
     return found
 
 
-def _paths(control: Control) -> set[str]:
+def _paths(control: Control, policies: Sequence[Policy]) -> set[str]:
     possible = control.possible if isinstance(control, UnitProperty) and control.possible else (control.target,)
-    return {control.file.format(unit=unit) for unit in possible}
+    return {path for policy in policies for path in control.paths(policy, possible)}
 
 
 def _file_record(name: str, keeps: list[str]) -> dict[str, Any]:

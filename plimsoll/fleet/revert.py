@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import click
 from plimsoll import inventory, zipapp
 from plimsoll.box.errors import INTERNAL, UNKNOWN, USAGE
 from plimsoll.box.model import LAYERS
+from plimsoll.box.revert import NOTHING
 from plimsoll.fleet import gather
 from plimsoll.fleet.table import printable
 from plimsoll.fleet.targets import connecting, resolve_one
@@ -32,7 +34,7 @@ _NO_SUDO = "sudo wants a password there: run it yourself with `ssh -t {host} sud
 _END = "plimsoll: reverted with"
 
 
-@click.command()
+@click.command(short_help="Put everything on a host back.")
 @click.argument("name", metavar="HOST")
 @click.option("--layer", type=click.Choice(LAYERS), help="Only what this layer changed.")
 @click.option("--dry", is_flag=True, help="Say what would be put back, and change nothing.")
@@ -44,10 +46,10 @@ def command(name: str, *, layer: str | None, dry: bool, yes: bool, ssh: gather.S
     if host.name == gather.LOCAL:
         raise click.UsageError(f"on this machine itself it is `sudo {zipapp.installed('revert')}`")
     arguments = ["--layer", layer] if layer else []
-    code = _announce(host, ssh, [*arguments, "--dry"])
+    code, said = _announce(host, ssh, [*arguments, "--dry"])
     if dry or code != 0:
         return code
-    if not yes and not click.confirm(f"Put this back on {name}?", err=True):
+    if not yes and (said == [NOTHING] or not click.confirm(f"Put this back on {name}?", err=True)):
         return 0
     return _revert(host, ssh, arguments)
 
@@ -85,25 +87,28 @@ def _session(host: Host, ssh: gather.Ssh, arguments: list[str]) -> Iterator[subp
                 process.stdin.close()
 
 
-def _relay(process: subprocess.Popen[str]) -> int:
-    """Show what the host says until it says how it ended; returns that exit code, 3 if the connection was lost."""
+def _relay(process: subprocess.Popen[str]) -> tuple[int | None, list[str]]:
+    """Show what the host says until it says how it ended; returns that exit code, None if the connection was lost."""
+    said: list[str] = []
     for line in process.stdout or ():
         if line.startswith(_END):
             code = line.removeprefix(_END).strip()
-            return int(code) if code.isdigit() else UNKNOWN
-        click.echo(printable(line.rstrip("\n")))
-    return UNKNOWN
+            return (int(code) if re.fullmatch(r"[0-9]{1,3}", code) else UNKNOWN), said
+        said.append(line.rstrip("\n"))
+        click.echo(printable(said[-1]))
+    return None, said
 
 
-def _announce(host: Host, ssh: gather.Ssh, arguments: list[str]) -> int:
+def _announce(host: Host, ssh: gather.Ssh, arguments: list[str]) -> tuple[int, list[str]]:
     with _session(host, ssh, arguments) as process:
-        return _relay(process)
+        code, said = _relay(process)
+    return (UNKNOWN if code is None else code), said
 
 
 def _revert(host: Host, ssh: gather.Ssh, arguments: list[str]) -> int:
     with _session(host, ssh, arguments) as process:
-        code = _relay(process)
-        if process.poll() is not None:
+        code, _said = _relay(process)
+        if code is None or process.poll() is not None:
             click.echo(f"plimsoll: the connection to {host.name} was lost; look again with --dry", err=True)
             return UNKNOWN
         proof = _prove_login(host, ssh)

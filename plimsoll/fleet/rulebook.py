@@ -1,7 +1,7 @@
 """Rules about what makes a finding, as data: the shipped ones, and those of `rules.yml` beside the inventory.
 
-A rule looks at one kind of observation (plimsoll.box.protections.FIELDS) or at the platform, and holds where all
-its conditions do. Nothing holds over a field that is not known, but for `known: false`.
+A rule looks at one kind of observation (plimsoll.box.protections.FIELDS), at sshd's settings or at the platform, and
+holds where all its conditions do. Nothing holds over a field that is not known, but for `known: false`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import fnmatch
 import math
 import re
 import string
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from pydantic import AfterValidator, BeforeValidator, ValidationError, model_val
 
 from plimsoll import yaml_lines
 from plimsoll.box.protections import FIELDS
+from plimsoll.fleet import sshd
 
 # the one way in which a file of the operator's is described when it is wrong
 from plimsoll.inventory import InventoryError, describe, not_blank, parse_date, shown
@@ -47,6 +49,7 @@ FLAGS = frozenset({
 COMMON_FIELDS = ("subject", "file", "line")
 KNOWN_FIELDS: Mapping[str, tuple[str, ...]] = {
     PLATFORM: PLATFORM_FIELDS,
+    sshd.KIND: (*COMMON_FIELDS, *sshd.FIELDS),
     **{kind: (*COMMON_FIELDS, *fields) for kind, fields in FIELDS.items()},
 }
 UNITS = {"bytes": 0, "kib": 10}
@@ -109,8 +112,11 @@ def _number_spec(spec: str) -> str:
 
 def _pattern(text: str) -> str:
     try:
-        re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
+        with warnings.catch_warnings():
+            # of `[[:alpha:]]` Python only warns, and matches something else than is meant
+            warnings.simplefilter("error", FutureWarning)
+            re.compile(text)
+    except (re.error, OverflowError, RecursionError, FutureWarning) as error:
         raise wrong(f"is no regular expression: {error}") from None
     return text
 

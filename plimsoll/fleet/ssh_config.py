@@ -204,7 +204,7 @@ def _check_host(context: click.Context, parameter: click.Parameter, value: str) 
     return value
 
 
-@click.command("ssh-config")
+@click.command("ssh-config", short_help="Print the client block that waits for HOST.")
 @click.argument("host", callback=_check_host)
 @click.option("--merge", "wanted", is_flag=True, help="Merge the block into the file instead of printing it.")
 @click.option("--file", type=click.Path(path_type=Path), help="Merge into this file (default: ~/.ssh/config).")

@@ -1,5 +1,7 @@
 """What a person sees of a deploy: the plan before it, the verdicts and the cost after it. All on stderr."""
 
+from collections.abc import Iterable
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,30 +21,44 @@ def show_plan(before: Look, *, with_diff: bool) -> None:
     console = _console()
     origin = "" if before.known else " (not in the inventory: default policy)"
     console.print(f"\n{before.name}{origin}", style="bold")
-    for note in before.notes():
-        console.print(f"  {note}", style="dim")
+    _print_notes(console, before.notes())
     for layer in before.plan.layers:
         for line in layer.lines():
             console.print(Text(f"  {layer.layer}: {line}"))
         if with_diff:
             for change in layer.changes:
-                console.print("\n".join(f"    {line}" for line in change.diff()), markup=False)
+                console.print(Text("\n").join(Text(f"    {_whole(line)}") for line in change.diff()))
     if not any(before.plan.layers):
         console.print("  nothing to do: every file and every live value is as it should be")
+
+
+def _whole(line: str) -> str:
+    """Return a line of a file, of which nothing is cut off: what is announced is what is written."""
+    shown = line.expandtabs()
+    return printable(shown, len(shown))
 
 
 def wrong(found: Look) -> list[str]:
     """Return a line for every control that is not as it should be, or of which that could not be told."""
     judged = found.plan.judgements
-    return [f"{j.id}: {j.verdict}: {j.reason}" for j in judged if j.verdict in BAD or j.verdict is Verdict.UNKNOWN]
+    return [
+        f"{j.id}: {j.verdict}: {printable(j.reason)}"
+        for j in judged
+        if j.verdict in BAD or j.verdict is Verdict.UNKNOWN
+    ]
 
 
 def show(after: Look) -> None:
     """Show the verdict over every layer, every control that is not simply ok, and what the kit costs here."""
     console = _console()
     console.print(_table(after))
-    for note in [*after.notes(), *cost(after)]:
-        console.print(f"  {note}", style="dim")
+    _print_notes(console, [*after.notes(), *cost(after)])
+
+
+def _print_notes(console: Console, notes: Iterable[str]) -> None:
+    """Print what a host says of itself: a process has the name that somebody gave it, markup and all."""
+    for note in notes:
+        console.print(Text(f"  {printable(note)}", "dim"))
 
 
 def _table(after: Look) -> Table:

@@ -54,10 +54,12 @@ def cgroup(name: str) -> Iterator[Path]:
         path.mkdir()
     except OSError as error:
         pytest.skip(f"no cgroup can be made: {error}")
-    yield path
-    for each in (*path.glob("*/"), path):
-        if each.is_dir():
-            rmdir(each)
+    try:
+        yield path
+    finally:
+        for each in (*path.glob("*/"), path):
+            if each.is_dir():
+                rmdir(each)
 
 
 def rmdir(path: Path) -> None:

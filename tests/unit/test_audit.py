@@ -63,6 +63,7 @@ def asked(tmp_path: Path) -> list[str]:
         (["audit", "one\ntwo"], "is no host name"),
         (["audit", "one", "--against", "one"], "name another host"),
         (["audit", "one", "--against", "pair"], "is a group"),
+        (["audit", "one", "--against", "befor.json"], "befor.json: cannot be read: No such file or directory"),
         (["explain", "kernel/kernel.sysrq", "none"], "there is no host in none"),
         (["revert", "pair"], "is a group"),
         (["revert", "one\ntwo"], "is no host name"),
@@ -133,6 +134,25 @@ def test_one_file_for_two_reports(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert asked(tmp_path) == []
 
 
+@pytest.mark.parametrize("option", ["--html", "--junit", "--metrics"])
+def test_what_is_compared_with_stays(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A page does not take the place of the report it is made from, by whatever name that goes."""
+    assert cli.run(["audit", "one", "--save", "report"]) == 3
+    before = Path("report").read_bytes()
+    Path("link").symlink_to("report")
+    assert cli.run(["audit", "two", "--against", "report", option, "link"]) == 4
+    assert "link is what --against compares with" in capsys.readouterr().err
+    assert Path("report").read_bytes() == before
+    assert asked(tmp_path) == ["one"]
+
+
+def test_a_later_report_takes_the_place_of_the_one_compared_with() -> None:
+    """Each audit may compare with the one before, and be what the next is compared with."""
+    assert cli.run(["audit", "one", "--save", "report"]) == 3
+    assert cli.run(["audit", "one", "two", "--against", "report", "--save", "report"]) == 3
+    assert set(json.loads(Path("report").read_text())["hosts"]) == {"one", "two"}
+
+
 def test_a_link_stays_a_link() -> None:
     """A report goes where a link leads."""
     Path("link").symlink_to("report")
@@ -192,6 +212,18 @@ def test_closed_streams(closed: str) -> None:
     )
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
+    assert Path("a.html").read_text().rstrip().endswith("</html>")
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_reader_that_has_left(form: list[str]) -> None:
+    """Whoever reads only the first line takes nothing from the exit code or from what is written to files."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [*COMMAND, "audit", "one", "--html", "a.html", *form]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (3, "")
     assert Path("a.html").read_text().rstrip().endswith("</html>")
 
 

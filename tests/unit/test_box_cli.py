@@ -2,6 +2,9 @@
 
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +190,7 @@ def test_rollback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         [],
         ["fly"],
         ["verify", "--moon"],
+        ["verify", "--stri"],
         ["revert", "--layer", "moon"],
         ["rollback"],
         ["rollback", "arm", "--delay-s", "x"],
@@ -219,3 +223,35 @@ def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(verify, "load_wanted", interrupt)
     assert cli.main(["verify"], FakeHost(root=str(tmp_path))) == 130
+
+
+BOX = [sys.executable, "-c", "import sys; from plimsoll.box.cli import main; sys.exit(main())"]
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["state"], 0), (["no-such-command"], 4), (["--help"], 0)])
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_a_reader_that_has_left(arguments: list[str], code: int, closed: str) -> None:
+    """What nobody reads any more is dropped; the command ends as if it had been read."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    out, err = (writer if closed == name else subprocess.PIPE for name in ("stdout", "stderr"))
+    done = subprocess.run([*BOX, *arguments], stdout=out, stderr=err, text=True, check=False)
+    os.close(writer)
+    assert done.returncode == code
+    assert "pipe" not in (done.stderr or "").lower()
+
+
+def test_a_command_without_end_ends_with_its_reader() -> None:
+    """What goes on for ever stops when nobody is there to read it."""
+    code = (
+        "from plimsoll.box import cli, cli_incident, output; import sys\n"
+        "def watch(*_):\n"
+        "    while True: output.say('again')\n"
+        "cli_incident.incident = watch\n"
+        "sys.exit(cli.main(['incident']))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"again\n"
+        process.stdout.close()
+        assert process.wait(60) == 0

@@ -60,11 +60,41 @@ def test_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) 
     assert "Usage: plimsoll" in err
 
 
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("audti", "there is no command 'audti'; did you mean 'audit'?"),
+        ("verify", "there is no command 'verify'; it is for the box: `ssh HOST plimsoll verify`"),
+    ],
+)
+def test_a_mistyped_command(typed: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a command that there is none of, the nearest is named, or that it is one of the box's own."""
+    assert cli.run([typed]) == 4
+    assert hint in capsys.readouterr().err
+
+
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     """--help lists each command with its first sentence."""
     assert cli.run(["--help"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in cli.COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["fit", "--help"], 0, "usage: plimsoll fit"),
+        (["fit", "--moon"], 4, "unrecognized arguments: --moon"),
+        (["fit", "--mem-total-gib", "121.6", "--", "no-engine", "--moon"], 3, "no-engine"),
+        (["replay", "no-such-file"], 4, "no-such-file"),
+    ],
+)
+def test_what_works_on_any_machine(
+    arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Commands of the box that need none are the same here: every word is theirs, and so is the exit code."""
+    assert cli.run(arguments) == code
+    assert said in "".join(capsys.readouterr())
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,12 +103,18 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert plimsoll.__version__ in capsys.readouterr().out
 
 
-def test_closed_pipe() -> None:
-    """A reader that went away, such as `head`, is no reason for a traceback."""
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_closed_pipe(closed: str) -> None:
+    """A reader that went away, such as `head`, changes neither how a command ends nor what else it says."""
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-c", "from plimsoll.fleet.cli import main; main()", "--help"]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    out, err = (writer if closed == name else subprocess.PIPE for name in ("stdout", "stderr"))
+    command = [sys.executable, "-c", "from plimsoll.fleet.cli import main; main()"]
+    good, wrong = (
+        subprocess.run([*command, argument], stdout=out, stderr=err, text=True, check=False)
+        for argument in ("--help", "no-such-command")
+    )
     os.close(writer)
-    assert done.stderr == ""
-    assert done.returncode == cli.EXIT_INTERNAL
+    assert (good.returncode, wrong.returncode) == (0, cli.EXIT_USAGE)
+    assert not good.stderr
+    assert closed == "stderr" or "no-such-command" in wrong.stderr

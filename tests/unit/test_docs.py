@@ -16,6 +16,7 @@ from plimsoll.box.host import Host
 from plimsoll.box.model import Judgement, Kind, Place, Request, Verdict, Waiver, Wanted
 from plimsoll.controls import docs, registry, render
 from plimsoll.controls.record import Control
+from plimsoll.fleet import doctor_checks, login, watch
 from plimsoll.fleet.cli import COMMANDS
 from plimsoll.fleet.report import Finding, FindingKind, HostReport, Report, WaiverNote
 from plimsoll.policy import Policy
@@ -138,7 +139,13 @@ def _subparsers(parser: Any) -> Mapping[str, Any]:  # noqa: ANN401  # argparse h
 
 
 def _box_options() -> dict[str, set[str]]:
-    return {name: set(_subparsers(cli._parser(name))[name]._option_string_actions) for name in cli._COMMANDS}
+    return {name: _options(_subparsers(cli._parser(name))[name]) for name in cli._COMMANDS}
+
+
+def _options(parser: Any) -> set[str]:  # noqa: ANN401  # as above
+    """Return the options of a command, and of those below it."""
+    below = [each for action in parser._actions if isinstance(action.choices, dict) for each in action.choices.values()]
+    return set(parser._option_string_actions).union(*map(_options, below))
 
 
 def _click_options(command: click.Command) -> set[str]:
@@ -343,6 +350,21 @@ def test_a_report_over_many_hosts_fits_its_schema() -> None:
     report = Report("2026-11-30T10:00:00+00:00", (reached, HostReport("b", reached=False, problem="why")), (note,))
     _fits("audit", report.to_json())
     assert Report.from_json(json.loads(json.dumps(report.to_json()))) == report
+
+
+def test_what_is_watched_fits_its_schema() -> None:
+    """A line of each kind of event, with every status and every outcome of a login, has the promised form."""
+    for event in ("login", "command", "held"):
+        for status in watch.Status:
+            for kind in login.Kind:
+                _fits("watch", json.loads(watch.Event("gx10", event, status, 1, kind, 0.5, "why", True).json()))
+
+
+def test_what_the_doctor_says_fits_its_schema() -> None:
+    """A check of each outcome, of a host and of this machine, has the promised form."""
+    healths = list(doctor_checks.Health)
+    checks = [doctor_checks.Check("python", h, "3.11", "", hosts).to_json() for h in healths for hosts in ((), ("a",))]
+    _fits("doctor", {"schema": doctor_checks.DOCTOR_SCHEMA, "checks": checks})
 
 
 def test_what_is_wanted_fits_its_schema() -> None:

@@ -18,6 +18,7 @@ GIVEN: dict[str, Any] = {
     "lines.slow_leave_gib": 10.5,
     "lines.slow_enter_gib": 9.5,
     "lines.floor_gib": 2,
+    "floor.ahead_s": 0.1,
     "rate.horizon_s": 0.25,
     "slow.dwell_s": 3,
     "slow.term_grace_s": 5.5,

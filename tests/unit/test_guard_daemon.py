@@ -67,9 +67,9 @@ def guard(machine: Path) -> Iterator["subprocess.Popen[str]"]:
         process.kill()
 
 
-def until(is_so: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
+def until(is_so: Callable[[], bool], process: "subprocess.Popen[str]", within_s: float = WAIT_S) -> None:
     """Wait for something to be so while a process runs."""
-    deadline_s = time.monotonic() + WAIT_S
+    deadline_s = time.monotonic() + within_s
     while not is_so():
         assert process.poll() is None, process.stderr.read() if process.stderr else ""
         assert time.monotonic() < deadline_s
@@ -138,6 +138,14 @@ def test_there_is_only_one(machine: Path) -> None:
         assert second.wait(WAIT_S) == daemon.RunningError.exit_code
         assert second.stderr is not None
         assert "already" in second.stderr.read()
+
+
+@pytest.mark.usefixtures("guard")
+def test_a_hook_that_starts_a_guard_is_no_successor(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child has the guard's environment, but not its lock: it is refused as any other."""
+    monkeypatch.setenv(daemon.LOCK_VARIABLE, "0")
+    with started(machine) as second:
+        assert second.wait(WAIT_S) == daemon.RunningError.exit_code
 
 
 def test_below_the_floor_it_says_that_there_is_nobody(machine: Path, guard: "subprocess.Popen[str]") -> None:

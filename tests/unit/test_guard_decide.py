@@ -54,6 +54,49 @@ def test_below_the_floor_is_killed_at_once() -> None:
     assert verbs(actions) == ["floor:kill"]
 
 
+FIRST_DAY = replace(ARMED, armed=frozenset({Rule.FLOOR}))
+
+
+def test_a_plunge_is_stopped_when_the_floor_is_near() -> None:
+    """With the floor alone in force, one that falls at 17 GiB/s is killed below 5.55 GiB: 0.15 s before the floor."""
+    actions, _ = run(series(ramp(60, 17, 0, 0.02), 0.02), settings=FIRST_DAY)
+    at_s, first = next((at_s, action) for at_s, action in actions if action.armed)
+    assert (first.rule, first.verb) == (Rule.FLOOR, Verb.KILL)
+    assert "in 0.15 s below the floor" in first.reason
+    assert 5.2 < 60 - 17 * (at_s - 1) < 5.56
+
+
+@pytest.mark.parametrize(("gib_per_s", "ends_gib"), [(41, 6.05), (17, 5.6), (6, 4.0), (1, 3.2)])
+def test_a_load_that_ends_above_the_floor_is_spared_by_it(gib_per_s: float, ends_gib: float) -> None:
+    """On the first day a load that nobody announced may end well below the slow line, however fast it came."""
+    levels = [*ramp(60, gib_per_s, ends_gib, 0.02), *[ends_gib] * 500]
+    assert [action for _, action in run(series(levels, 0.02), settings=FIRST_DAY)[0] if action.armed] == []
+
+
+def test_one_that_sits_near_the_floor_is_spared_in_a_dip() -> None:
+    """Half a GiB that comes and goes, however fast, is no fall."""
+    assert [each for _, each in run(series([4.0] * 50 + [3.5, 4.0] * 20), settings=FIRST_DAY)[0] if each.armed] == []
+    assert [each for _, each in run(series([4.0] * 50 + [3.7, 3.4] * 20), settings=FIRST_DAY)[0] if each.armed] == []
+
+
+def test_a_plunge_takes_nobody_who_does_not_hold_the_gpu() -> None:
+    """A large container is taken below the floor only: what it has may still come back by itself."""
+    known = Known((workload(holds_gpu=False, engine=None, attributed_kib=None, resident_kib=kib(50)),))
+    plunge = series(ramp(60, 17, 3.1, 0.02), 0.02)
+    actions, state = run(plunge, known, FIRST_DAY)
+    assert [action for _, action in actions if action.armed] == []
+    low = Sample(state.at_s + 0.1, kib(2.5), None, 0.0, "A")
+    assert verbs(run([low], known, FIRST_DAY, state)[0]) == ["floor:kill"]
+
+
+def test_a_plunge_takes_no_second_victim() -> None:
+    """While the first one is not gone, another is taken below the floor only, and after its time."""
+    known = Known((workload("one"), workload("two", started_s=1.0)))
+    levels = [*ramp(60, 17, 4.0, 0.02), *[4.0] * 1300, *ramp(4.0, 6, 3.05, 0.02)]
+    actions, _ = run(series(levels, 0.02), known, FIRST_DAY)
+    assert verbs([each for each in actions if each[1].armed]) == ["floor:kill"]
+
+
 def test_looks_more_often_when_the_floor_is_near_in_time() -> None:
     """Below two seconds to the floor the next look is after 20 ms, else after 100."""
     state, _, calm = step(ARMED, State(), series([60])[0], NOBODY)
@@ -116,6 +159,13 @@ def test_an_announced_load_passes() -> None:
     """A load that said it takes 54 GiB of 60 and stays at 6 does so at 17 GiB/s, unharmed by rate and slow rule."""
     known = Known((workload(),), (reservation(54, 60, 5.5),))
     assert run(series(ramp(60, 17, 6) + [6.0] * 600), known)[0] == []
+
+
+@pytest.mark.parametrize("ends_gib", [3.6, 4.5, 6.0])
+def test_an_announced_load_passes_to_where_it_said(ends_gib: float) -> None:
+    """The little more that a load may take is not held against it while it takes what it said."""
+    known = Known((workload(),), (reservation(60 - ends_gib, 60, 3.5),))
+    assert run(series([*ramp(60, 17, ends_gib, 0.02), *[ends_gib] * 500], 0.02), known)[0] == []
 
 
 def test_beyond_the_announcement_the_rules_apply() -> None:

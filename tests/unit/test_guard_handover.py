@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from plimsoll.box.guard import handover
-from plimsoll.box.guard.handover import Notifier, may_hand_over, ping_every_s, sha256_of
-from plimsoll.box.guard.model import CALM, Episode, State
+from plimsoll.box.guard.handover import Notifier, may_hand_over, ping_every_s
+from plimsoll.box.guard.hashes import sha256_of
+from plimsoll.box.guard.model import CALM, Episode, Kill, State
 
 WITHIN_S = 20.0
+KILLS = (Kill("qwen \x1b[2J\n\udcff", 12.5), Kill("engine.service", 20.0))
 
 
 @contextmanager
@@ -75,6 +77,12 @@ def test_nothing_is_handed_over_while_something_is_under_way() -> None:
     assert may_hand_over(State())
     assert may_hand_over(State(5.0, 100, mood=replace(CALM)))
     assert not may_hand_over(State(mood=replace(CALM, episodes=(Episode(8, 0.0),))))
+    assert not may_hand_over(State(mood=replace(CALM, stalled_s=1.0, kills=KILLS)))
+
+
+def test_whom_it_stopped_holds_nobody_up() -> None:
+    """A guard that has stopped somebody hands over as soon as that is over: the successor is told of it."""
+    assert may_hand_over(State(mood=replace(CALM, kills=KILLS)))
 
 
 SUCCESSOR = """
@@ -88,6 +96,7 @@ SUCCESSOR = """
         os.close(before.kept[0])
         {}
         print("begins" if before.ready() else "was left", os.getppid() != {}, flush=True)
+        print(*before.remembered(), flush=True)
 """
 
 
@@ -96,7 +105,7 @@ def _successor(does: str = "pass") -> Iterator[tuple[handover.Successor, int]]:
     """Start a successor that prints to a pipe, and yield it with the pipe's end."""
     read, write = os.pipe()
     code = textwrap.dedent(SUCCESSOR).format(does, os.getpid())
-    found = handover.start([sys.executable, "-c", code], keep=(write,))
+    found = handover.start([sys.executable, "-c", code], write)
     os.close(write)
     try:
         yield found, read
@@ -117,9 +126,9 @@ def test_a_successor_waits_until_it_is_its_turn(tmp_path: Path) -> None:
         assert found.wait(WITHIN_S) == ""
         assert found.pid is not None
         with closing(Notifier({"NOTIFY_SOCKET": address})) as notifier:
-            assert found.hand_over(notifier)
+            assert found.hand_over(notifier, ())
         assert listener.recv(100) == b"MAINPID=%d\n" % found.pid
-        assert _said(pipe) == "begins True\n"
+        assert _said(pipe) == "begins True\n\n"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +157,7 @@ def test_a_successor_whose_predecessor_has_gone_ends() -> None:
     with _successor() as (found, pipe):
         assert found.wait(WITHIN_S) == ""
         found._channel.close()
-        assert _said(pipe) == "was left True\n"
+        assert _said(pipe) == "was left True\n\n"
 
 
 def test_a_successor_that_died_when_it_was_ready_is_not_handed_over_to(tmp_path: Path) -> None:
@@ -160,7 +169,7 @@ def test_a_successor_that_died_when_it_was_ready_is_not_handed_over_to(tmp_path:
         os.kill(found.pid, signal.SIGKILL)
         _said(pipe)
         with closing(Notifier({"NOTIFY_SOCKET": address})) as notifier:
-            assert not found.hand_over(notifier)
+            assert not found.hand_over(notifier, KILLS)
         assert [listener.recv(100) for _ in range(2)][-1] == b"MAINPID=%d\n" % os.getpid()
 
 
@@ -172,3 +181,23 @@ def test_a_first_guard_follows_nobody() -> None:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=WITHIN_S
     )
     assert ran.stdout == "first\n"
+
+
+def test_a_successor_is_told_whom_the_one_before_has_stopped() -> None:
+    """Names arrive as they are, whatever is in them, with their times."""
+    with _successor() as (found, pipe):
+        assert found.wait(WITHIN_S) == ""
+        assert found.hand_over(Notifier({}), KILLS)
+        assert _said(pipe) == f"begins True\n{KILLS[0]} {KILLS[1]}\n"
+
+
+@pytest.mark.parametrize("left", [b"", b"nonsense", b"[5]", b'[["a", "b"]]', b'{"a": 1}', b"null"])
+def test_a_will_that_cannot_be_read_is_none(left: bytes) -> None:
+    """A guard that remembers nobody is better than none."""
+    will = os.memfd_create("will")
+    ours, theirs = socket.socketpair()
+    with closing(ours), closing(theirs):
+        os.pwrite(will, left, 0)
+        assert handover.Predecessor(theirs, (0, will)).remembered() == ()
+        assert handover.Predecessor(theirs, (0,)).remembered() == ()
+    os.close(will)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from plimsoll.box import memory
 from plimsoll.box.guard import locking
 from plimsoll.box.host import Host
 from tests.unit.builders import NEEDS_ROOT, write_tree
@@ -20,6 +21,7 @@ import gc, json, resource, sys, threading
 sys.path.insert(0, sys.argv[1])
 for name in sys.argv[2].split(","):
     __import__("plimsoll.box.guard." + name)
+from plimsoll.box import memory
 from plimsoll.box.guard import locking
 from plimsoll.box.host import Host
 if sys.argv[3] != "root":
@@ -28,19 +30,19 @@ if sys.argv[3] != "root":
     import os
     os.setuid(65534)
 problems = locking.prepare() + locking.lock()
-before = locking.locked_kib(Host())
+before = memory.locked_kib(Host())
 small = [bytes(100) for _ in range(5_000)]
 large = [bytes(10_000) for _ in range(60)]
-with_a_scan = locking.locked_kib(Host())
+with_a_scan = memory.locked_kib(Host())
 del small, large
 over = threading.Event()
 threads = [threading.Thread(target=over.wait) for _ in range(3)]
 for thread in threads:
     thread.start()
 kept = [bytes(100_000) for _ in range(100)]
-with_threads = locking.locked_kib(Host())
+with_threads = memory.locked_kib(Host())
 del kept
-after = locking.locked_kib(Host())
+after = memory.locked_kib(Host())
 over.set()
 print(json.dumps({
     "problems": problems, "before": before, "with_a_scan": with_a_scan, "with_threads": with_threads, "after": after,
@@ -155,7 +157,7 @@ def test_how_much_is_locked(tmp_path: Path, status: str | None, expected: int | 
     """The kernel's figure is taken, and a missing one is unknown, not zero."""
     if status is not None:
         write_tree(tmp_path, {"/proc/self/status": f"Name:\tx\n{status}"})
-    assert locking.locked_kib(Host(str(tmp_path))) == expected
+    assert memory.locked_kib(Host(str(tmp_path))) == expected
 
 
 class _OtherLibrary:

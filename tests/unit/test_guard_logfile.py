@@ -179,6 +179,31 @@ def test_a_worker_that_hangs() -> None:
     assert done == [0, 1, 2, 3]
 
 
+def test_a_worker_is_idle_when_all_is_done() -> None:
+    """It is not while something waits or is being handled, and is again afterwards, also after a failure."""
+    may_end, began, over = threading.Event(), threading.Event(), threading.Event()
+
+    def handle(number: int) -> None:
+        began.set()
+        may_end.wait(WAIT_S)
+        if number == 2:
+            over.set()
+        raise ValueError("no good")
+
+    worker = Worker[int]("test", handle, limit=3)
+    assert worker.is_idle
+    worker.put(1)
+    assert not worker.is_idle
+    worker.put(2)
+    worker.start()
+    assert began.wait(WAIT_S)
+    assert not worker.is_idle
+    may_end.set()
+    assert over.wait(WAIT_S)
+    assert worker.stop(WAIT_S)
+    assert worker.is_idle
+
+
 def test_a_worker_whose_work_fails() -> None:
     """An error is kept to be shown, and the next thing is done."""
     done = []

@@ -1,10 +1,14 @@
 """The main thread's round: it looks twice before it signals, follows whom it stopped, and stops for nobody's error."""
 
+import time
 from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
 
 from plimsoll.box.guard.act import Outcome, Ready, Result
 from plimsoll.box.guard.loop import Loop, Timeline
-from plimsoll.box.guard.model import Action, Known, Sample, Settings, Verb, Workload
+from plimsoll.box.guard.model import Action, Kill, Known, Rule, Sample, Settings, Verb, Workload
 from plimsoll.box.guard.records import Event, Kind
 from plimsoll.box.guard.workloads import Target
 from tests.unit.guarding import ARMED, kib, workload
@@ -154,3 +158,13 @@ def test_the_pool_is_emptied_elsewhere() -> None:
 def test_it_says_how_soon_to_look_again() -> None:
     """A round returns the rest of its period: 100 ms on a calm machine."""
     assert 0.05 < loop([60], Others(), workload()).turn() <= 0.1
+
+
+@pytest.mark.parametrize(("remembered", "stopped"), [(0, []), (1, []), (2, [("vllm", Verb.KILL)])])
+def test_whom_another_guard_has_stopped_counts(remembered: int, stopped: list[tuple[str, Verb]]) -> None:
+    """A workload that the guard before this one has stopped twice is killed early when it comes back."""
+    others = Others()
+    made = loop([60, 7.9, 7.8, 7.7, 7.6], others, workload(), settings=replace(ARMED, armed=frozenset({Rule.SLOW})))
+    made.remember((Kill("vllm", time.monotonic()),) * remembered)
+    turns(made, 4)
+    assert others.stopped == stopped

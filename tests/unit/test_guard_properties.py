@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plimsoll.box.guard.decide import released, step
-from plimsoll.box.guard.model import CALM, Action, Known, Rule, Sample, State, Verb
+from plimsoll.box.guard.model import CALM, Action, Known, Rule, Sample, Settings, State, Verb
 from tests.unit.guarding import ARMED, LINES, kib, run, workload
 
+FIRST_DAY = replace(ARMED, armed=frozenset({Rule.FLOOR}))
 MANY = Known((workload("first", started_s=1.0), workload("second", started_s=2.0), workload("third", started_s=3.0)))
 LEVELS = st.lists(st.integers(0, kib(60)), min_size=2, max_size=120)
 WALKS = st.tuples(st.integers(0, kib(40)), st.lists(st.integers(-kib(2), kib(2)), min_size=2, max_size=300)).map(
@@ -33,7 +34,7 @@ def samples_of(levels: list[int], period_s: float = 0.1, full: float = 0.0) -> l
 
 def killed(actions: list[tuple[float, Action]]) -> list[tuple[float, Action]]:
     """Return those that stop somebody."""
-    return [(at_s, action) for at_s, action in actions if action.verb in (Verb.TERM, Verb.KILL)]
+    return [(at_s, action) for at_s, action in actions if action.armed and action.verb in (Verb.TERM, Verb.KILL)]
 
 
 @given(st.one_of(LEVELS, WALKS))
@@ -51,11 +52,25 @@ def test_nobody_is_stopped_above_the_lines_while_memory_is_not_falling(levels: l
         assert below or (before is not None and max(recent) > 0)
 
 
-@given(WALKS, st.integers(0, kib(20)))
-def test_more_headroom_never_makes_a_stop_earlier(levels: list[int], more: int) -> None:
+@given(st.one_of(LEVELS, WALKS), st.sampled_from([0.02, 0.1, 0.5]))
+def test_on_the_first_day_nobody_is_stopped_but_near_the_floor(levels: list[int], period_s: float) -> None:
+    """With the floor alone in force every stop is below it, or below twice that in a fall of three intervals."""
+    samples = samples_of(levels, period_s)
+    state = State()
+    for sample in samples:
+        state, action, _ = step(FIRST_DAY, state, sample, MANY)
+        if action is None or not action.armed:
+            continue
+        available = sample.available_kib or 0
+        falls = min(state.fall_kib_per_s, state.fall_before, state.fall_before_that) > 0
+        assert available < LINES.floor_kib or (available < 2 * LINES.floor_kib and falls)
+
+
+@given(WALKS, st.integers(0, kib(20)), st.sampled_from([ARMED, FIRST_DAY]))
+def test_more_headroom_never_makes_a_stop_earlier(levels: list[int], more: int, rules: Settings) -> None:
     """The same course of memory with more of it left is stopped at the same time, later, or never."""
-    lean = killed(run(samples_of(levels), MANY)[0])
-    ample = killed(run(samples_of([level + more for level in levels]), MANY)[0])
+    lean = killed(run(samples_of(levels), MANY, rules)[0])
+    ample = killed(run(samples_of([level + more for level in levels]), MANY, rules)[0])
     if ample:
         assert lean
         assert lean[0][0] <= ample[0][0]

@@ -182,6 +182,18 @@ def test_who(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "nobody is on record" in capsys.readouterr().out
 
 
+def test_who_by_what_others_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A manager's word of a unit's end is an answer; without one, that the machine itself went down is said."""
+    (tmp_path / "journal").write_text(
+        "2026-11-01T10:00:01+00:00 gx10 systemd[1]: vllm.service: Failed with result 'oom-kill'.\n"
+        "2026-11-01T11:00:00+00:00 gx10 kernel: NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.\n"
+    )
+    assert _run("--who", "vllm.service", str(tmp_path)) == GOOD
+    assert "vllm.service: failed with result oom-kill" in capsys.readouterr().out
+    assert _run("--who", "llama-server", str(tmp_path)) == UNKNOWN
+    assert "but the machine itself was in trouble, from 2026-11-01T11:00:00" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "kinds"),
     [
@@ -276,11 +288,12 @@ def test_the_bundle(log: Path, tmp_path: Path) -> None:
     with tarfile.open(out) as tar:
         files = {Path(member.name).name: tar.extractfile(member) for member in tar}
         texts = {name: file.read().decode() for name, file in files.items() if file}
-    assert set(texts) == {"incident.txt", "incident.json", "incident.html", "README", "SHA256SUMS"}
+    assert set(texts) == {"incident.txt", "incident.json", "incident.html", "log.txt", "README", "SHA256SUMS"}
+    assert KILLED in texts["log.txt"]
     assert [name for name, text in texts.items() if str(tmp_path) in text] == []
     sums = dict(line.split("  ")[::-1] for line in texts["SHA256SUMS"].splitlines())
     assert sums == {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items() if name in sums}
-    assert len(sums) == 4
+    assert len(sums) == 5
     test_docs._fits("incident", json.loads(texts["incident.json"]))
     assert "Left as they are" in texts["README"]
 

@@ -88,7 +88,7 @@ def test_ladder_scales_with_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    "unit", ["cups.service", "getty@tty1.service", "foo@.socket", "-.mount", r"dev-sda\x20.device"]
+    "unit", ["cups.service", "getty@tty1.service", "foo@.socket", "srv-x.mount", r"dev-sda\x20.device"]
 )
 def test_unit_names(unit: str) -> None:
     """Unit names of every form are accepted."""
@@ -112,6 +112,13 @@ def test_not_unit_names(unit: str) -> None:
         "sshd@1.service",
         "dbus.socket",
         "systemd-journald.service",
+        "NetworkManager.service",
+        "networking.service",
+        "systemd-user-sessions.service",
+        "user@1000.service",
+        "system.slice",
+        "-.mount",
+        "graphical.target",
     ],
 )
 def test_the_way_in_is_not_trimmed(unit: str) -> None:
@@ -119,10 +126,22 @@ def test_the_way_in_is_not_trimmed(unit: str) -> None:
     assert "must not be trimmed" in _refusal({"trims": [unit]})
 
 
-@pytest.mark.parametrize("pattern", ["", "a b", "a'b", 'a"b', "a\\.b", "a\nb", "(", "*"])
+@pytest.mark.parametrize("pattern", ["", "a b", "a'b", 'a"b', "a\\.b", "a\nb", "(", "*", "[[", "a{%s}" % ("9" * 20)])
 def test_patterns_that_break_the_command_line(pattern: str) -> None:
     """A process pattern that is no expression, or would need quoting, is refused."""
     assert "regular expression" in _refusal({"earlyoom": {"prefer": [pattern]}})
+
+
+@pytest.mark.parametrize("pattern", ["(?:a|b)", "(?i)vllm", "a{", "a{1", "a{1,2"])
+def test_patterns_of_python_alone(pattern: str) -> None:
+    """What Python takes for an expression and earlyoom does not is refused: the daemon would not start with it."""
+    assert "no POSIX extended regular expression" in _refusal({"earlyoom": {"prefer": [pattern]}})
+
+
+@pytest.mark.parametrize("pattern", ["[[:alpha:]]+", "[[]x", "a{,3}b{2,}c{1}"])
+def test_patterns_of_posix(pattern: str) -> None:
+    """A class of POSIX, of which Python warns, and every form of an interval are taken as they are."""
+    assert Policy.model_validate({"earlyoom": {"prefer": [pattern]}}).earlyoom.prefer == (pattern,)
 
 
 def test_notify_command_is_absolute() -> None:

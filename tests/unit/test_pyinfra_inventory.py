@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -131,3 +132,38 @@ def test_configuration_is_in_force(tmp_path: Path) -> None:
     done = _pyinfra(tmp_path, good, "@local", str(deploy))
     assert done.returncode == 0, done.stderr
     assert "wait 60" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["gx11", "deploy.py"],
+        ["gx11", "audit.py"],
+        ["inventory/hosts.py", "deploy.py", "--limit", "sparc"],
+        ["inventory/hosts.py", "exec", "--exclude", "a", "--exclude", "spark", "--exclude", "lone", "--", "true"],
+    ],
+)
+def test_a_run_that_means_no_host_is_no_success(tmp_path: Path, arguments: list[str]) -> None:
+    """A host or group that there is none of ends with 4 and says so, where pyinfra itself would exit with 0."""
+    good = tmp_path / "good.yml"
+    good.write_text(INVENTORY)
+    done = _pyinfra(tmp_path, good, *arguments)
+    assert done.returncode == 4, done.stderr
+    assert "plimsoll: no host was meant, and nothing was done" in done.stderr
+
+
+def test_an_interrupt_is_no_success(tmp_path: Path, listener: socket.socket) -> None:
+    """Ctrl-C while a host is waited for ends with 130, where pyinfra itself would exit with 0."""
+    _alias(tmp_path, listener)
+    good = tmp_path / "good.yml"
+    good.write_text("hosts: {gx10: {}}\n")
+    environment = {**os.environ, "HOME": str(tmp_path), "PLIMSOLL_INVENTORY": str(good), "PYINFRA_PROGRESS": "off"}
+    command = [PYINFRA, "-y", "gx10", "exec", "--", "true"]
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as run:
+        listener.settimeout(60)
+        connection, _peer = listener.accept()
+        with connection:
+            run.send_signal(signal.SIGINT)
+            _out, said = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert b"plimsoll: interrupted" in said

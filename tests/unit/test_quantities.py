@@ -67,7 +67,8 @@ def test_infinite_span() -> None:
         ("OOMScoreAdjust", "", ""), ("OOMScoreAdjust", "6\u00a0", None), ("OOMScoreAdjust", "6 # x", None),
         ("SyncIntervalSec", "5 sec", 5_000_000), ("SyncIntervalSec", "soon", None), ("SyncIntervalSec", "", ""),
         ("RuntimeWatchdogSec", "off", "off"), ("RuntimeWatchdogSec", "1min", 60_000_000),
-        ("SystemMaxUse", "2G", 2 << 30), ("SystemMaxUse", "10%", None), ("SomethingElse", "x y", "x y"),
+        ("SystemMaxUse", "2G", 2 << 30), ("SystemMaxUse", "10%", None), ("SystemMaxUse", "", None),
+        ("SomethingElse", "x y", "x y"),
     ],
 )  # fmt: skip
 def test_meaning_of_an_assignment(key: str, value: str, expected: object) -> None:

@@ -332,6 +332,13 @@ def test_arguments_of_a_daemon() -> None:
     assert reading(EARLYOOM, _daemon([], "", error="/f: denied")).unknown == "/f: denied"
 
 
+def test_arguments_of_a_daemon_that_is_not_installed() -> None:
+    """A drop-in that somebody has left for a unit that is not there decides nothing, and shadows nothing of ours."""
+    left = unit(show={"LoadState": "not-found"}, drop_ins=[FRAGMENT])
+    read = reading(EARLYOOM, state(units={"e.service": left}, files={EARLYOOM.file: ours()}))
+    assert (read.drift, read.persisted, read.decided_by) == ("there is no unit e.service", None, None)
+
+
 OPTION = Wanted("d/o", "d", Kind.MODULE_OPTION, "nvidia", "0", name="NVreg_X", file="/etc/modprobe.d/plimsoll.conf")
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from plimsoll.box.model import Kind
+from plimsoll.box.model import Judgement, Kind, Verdict, Wanted
 from plimsoll.controls import registry, trims
 from plimsoll.controls.record import Control, Why
 from plimsoll.policy import Policy
@@ -49,8 +49,9 @@ def test_place(control: Control) -> None:
     kept_elsewhere = {Kind.UNIT_STATE, Kind.PACKAGE, Kind.HEARTBEAT}
     assert control.file.startswith("/etc/") or (control.kind in kept_elsewhere and not control.file)
     needs_section = {Kind.UNIT_PROPERTY, Kind.MANAGER_PROPERTY, Kind.SESSION_SCORE}
+    named = {*needs_section, Kind.HEARTBEAT, Kind.MODULE_OPTION, Kind.DECLARATION}
     assert bool(control.section) is (control.kind in needs_section)
-    assert bool(control.name) is (control.kind in {*needs_section, Kind.HEARTBEAT, Kind.MODULE_OPTION})
+    assert bool(control.name) is (control.kind in named)
 
 
 def test_every_layer_of_a_policy_has_controls() -> None:
@@ -77,3 +78,20 @@ def test_what_starts_a_trimmed_unit_is_trimmed_too() -> None:
 def test_specs_by_id() -> None:
     """The inventory can look up what a value may be by the control's id."""
     assert registry.value_specs()["recovery/kernel.panic"].parse(20) == "20"
+
+
+RESTARTING = [c for c in CONTROLS if c.id in ("earlyoom/arguments", "journald/OOMScoreAdjust")]
+
+
+@pytest.mark.parametrize(("verdict", "restarts"), [(Verdict.DRIFTED, True), (Verdict.SHADOWED, False)])
+@pytest.mark.parametrize("control", RESTARTING, ids=[c.id for c in RESTARTING])
+def test_nothing_is_restarted_into_the_same_value(control: Control, verdict: Verdict, *, restarts: bool) -> None:
+    """A daemon is restarted for another value, and not again and again where somebody else's line wins."""
+    wanted = Wanted(control.id, control.layer, control.kind, control.target, "mine", control.name)
+    found = Judgement(control.id, control.layer, verdict, "mine", "theirs", "theirs", None, "")
+    assert bool(control.live_actions(wanted, found, {"units": {}})) == restarts
+
+
+def test_both_kinds_that_restart_were_tried() -> None:
+    """There is a daemon's command line, and a score that comes into force by a restart."""
+    assert {type(control).__name__ for control in RESTARTING} == {"Cmdline", "UnitProperty"}

@@ -31,6 +31,7 @@ def rules(tmp_path: Path, **changes: Any) -> Path:  # noqa: ANN401  # any of a r
         ("{kernel: {}}", "asks nothing"),
         ("{cmdline: {regex: 'a{99999999999999999999}'}}", "is no regular expression"),
         ("{cmdline: {regex: '%s'}}" % ("(" * 5000 + ")" * 5000), "is no regular expression"),
+        ("{cmdline: {regex: 'x[[:alpha:]]'}}", "is no regular expression: Possible nested set"),
         ("{driver: {version: '>%s'}}" % ("9" * 200), "must be comparisons"),
         ("{mem_total_kib: %s}" % ("9" * 5000), "is no number"),
     ],

@@ -20,6 +20,7 @@ CLIENT = {"kind": "docker_client", "uses_gpu": True, "container_seen": False}
 SETTING = {"kind": "unit_setting", "unit": "u.service", "scope": "system", "runs": "engine", "engine": "vllm"}
 ENGINE = {"kind": "engine", "oom_score_adj": 0, "limit_reported": False}
 EARLYOOM = {"kind": "earlyoom", "swap_total_kib": 16 << 20, "driver": "580.95.05", "regime": "A", "dryrun": False}
+SSHD = {"kind": "sshd", "file": "/etc/ssh/sshd_config", "line": 3}
 HERE = {"kind": PLATFORM, "boot": "running", "architecture": "aarch64", "kernel": "6.17.0-1032-nvidia"}
 
 EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -103,6 +104,8 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "driver-580.159.03": ({**HERE, "driver": "580.159.03"}, {"driver": "580.178.04"}),
     "driver-keeps-pool": ({**HERE, "driver": "595.99.02", "system_memory_pools": 529}, {"system_memory_pools": 0}),
+    "sshd-short-grace": ({**SSHD, "keyword": "LoginGraceTime", "value": "30", "seconds": 30}, {"seconds": 0}),
+    "sshd-without-pam": ({**SSHD, "keyword": "UsePAM", "value": "no"}, {"value": "yes"}),
     "driver-module-not-open": ({**HERE, "driver": "580.173.02", "open_module": False}, {"driver": "580.159.03"}),
 }
 """A record that the rule is about, and what to change so that it is not."""

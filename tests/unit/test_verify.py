@@ -76,6 +76,12 @@ def test_lines_for_a_person() -> None:
     assert verify.lines([]) == [""]
 
 
+def test_a_name_cannot_steer_the_terminal() -> None:
+    """A process that somebody gave a name with control characters in it is named with them spelled out."""
+    judgement = Judgement("a/x", "a", Verdict.PENDING, "1", "2", None, None, "\x1b[2J\r (pid 7) has 300")
+    assert verify.lines([judgement])[0] == r"pending     a/x  \x1b[2J\x0d (pid 7) has 300"
+
+
 @pytest.mark.parametrize("verdict", Verdict)
 def test_who_is_told(verdict: Verdict) -> None:
     """Somebody is told of what is bad and of what could not be looked at, and of nothing else."""

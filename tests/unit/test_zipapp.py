@@ -77,3 +77,8 @@ def test_it_runs_from_memory() -> None:
 def test_installed_command_is_quoted() -> None:
     """Arguments of the installed program reach it as they are, whatever they hold."""
     assert shlex.split(zipapp.installed("apply", "a b'; rm x")) == ["/usr/local/bin/plimsoll", "apply", "a b'; rm x"]
+
+
+def test_the_documented_size() -> None:
+    """A box gets less than the megabyte that README.md and docs/how-it-works.md speak of."""
+    assert len(zipapp.build()) < 1_000_000

@@ -128,8 +128,6 @@ def test_a_faulty_configuration_is_refused_and_the_old_one_holds(guarded: Machin
 def test_a_new_version_takes_over_without_a_gap(guarded: Machine) -> None:
     """After another program is installed a reload changes the process, and no sample is older than 3 s meanwhile."""
     program = "/usr/local/lib/plimsoll/plimsoll.pyz"
-    # one that has stopped somebody within ten minutes remembers it, and does not hand over
-    guarded.succeed("systemctl restart plimsoll-guard", timeout_s=120)
     before = guarded.succeed("systemctl show -p MainPID --value plimsoll-guard").strip()
     oldest = (
         "python3 -c 'import json,time; e=time.monotonic()+25; w=0\n"

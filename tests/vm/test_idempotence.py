@@ -31,7 +31,7 @@ def test_every_control_is_verified_live(either: Deployed) -> None:
     """After the first run the box finds every control as wanted, with controls of every layer that is on."""
     assert deploying.not_ok(either.machine) == {}
     layers = {control["layer"] for control in deploying.controls(either.machine).values()}
-    assert layers == set(registry.LAYERS) - {"recovery", "driver_option", "trims"}
+    assert layers == set(registry.LAYERS) - {"models", "recovery", "driver_option", "trims"}
 
 
 def test_the_second_run_changes_nothing(either: Deployed) -> None:

@@ -34,6 +34,11 @@ class Context:
             raise answer
         return answer
 
+    @property
+    def models(self) -> list[Checkpoint]:
+        """The models that were read so far."""
+        return [each for each in self._models.values() if isinstance(each, Checkpoint)]
+
 
 @dataclass(frozen=True)
 class Ranks:

@@ -305,11 +305,11 @@ def _options(arguments: Sequence[str]) -> tuple[dict[str, list[str]], Sequence[s
 
     A variable that is not known, where an option is expected, stands for options: they are left out.
     """
-    options, rest = containers._run(arguments)  # noqa: SLF001  # the one parser of docker's options
+    options, rest = containers.run_parts(arguments)
     while len(rest) > 1 and rest[0].startswith("$") and rest[1].startswith("-"):
         position = len(arguments) - len(rest)
         arguments = [*arguments[:position], *arguments[position + 1 :]]
-        options, rest = containers._run(arguments)  # noqa: SLF001  # as above
+        options, rest = containers.run_parts(arguments)
     return options, rest
 
 

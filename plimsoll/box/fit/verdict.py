@@ -34,7 +34,7 @@ class Judged:
 
 def judge(estimates: Sequence[Estimate], box: Box, *, running: bool = False) -> Judged:
     """Return the verdict on engines that are to run at the same time; `running`: they do already."""
-    kept, passing = _together(estimates)
+    kept, passing = together(estimates)
     peak = kept + passing
     available, basis = _free(box, running=running)
     unknowns = [each for estimate in estimates for each in estimate.unknowns]
@@ -55,7 +55,7 @@ def _free(box: Box, *, running: bool) -> tuple[int | None, str]:
     return box.available, box.available_basis
 
 
-def _together(estimates: Sequence[Estimate]) -> tuple[Amount, Amount]:
+def together(estimates: Sequence[Estimate]) -> tuple[Amount, Amount]:
     """Return what is kept and what the start takes; of those that replace each other the largest counts."""
     kept, passing = NOTHING, NOTHING
     for name in dict.fromkeys(each.launch.exclusive for each in estimates):

@@ -74,6 +74,11 @@ class Aftercare:
             worker.start()
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no victim is followed, no pool emptied and no hook run at present."""
+        return self._pool.is_idle and self._hooks.is_idle and all(each.is_idle for each in self._followers)
+
+    @property
     def troubles(self) -> dict[str, str]:
         """What the threads failed with last."""
         found = {"following a victim": " ".join(each.trouble for each in self._followers if each.trouble)}

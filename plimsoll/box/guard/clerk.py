@@ -5,12 +5,12 @@ For a thread of its own. A bad file changes nothing: the guard goes on by what i
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from plimsoll.box import memory
-from plimsoll.box.guard import arming, config, handover
+from plimsoll.box.guard import arming, config
 from plimsoll.box.guard.arming import Replayed
-from plimsoll.box.guard.config import Config, ConfigError
+from plimsoll.box.guard.config import ConfigError
+from plimsoll.box.guard.configured import Loaded, load
 from plimsoll.box.guard.loop import Telling
 from plimsoll.box.guard.model import Settings
 from plimsoll.box.guard.records import Event, Kind
@@ -19,26 +19,6 @@ from plimsoll.box.host import Host
 REPLAY_EVERY_S = 600.0
 """A replay of a day takes seconds of a core, in a child of its own."""
 _NOT_YET = Replayed(0.0, problem="the recording of the last day was not looked at yet")
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """The configuration, and the hash of the file that it is from (empty: there is none)."""
-
-    config: Config
-    sha256: str
-
-
-def load(host: Host) -> Loaded:
-    """Return what guard.toml says, defaults where it is missing; raises ConfigError, and OSError where it is there."""
-    total_kib = memory.parse_meminfo(host.text_or_none("/proc/meminfo") or "").get("MemTotal")
-    if total_kib is None:
-        raise ConfigError("/proc/meminfo has no MemTotal: the lines cannot be set; give them in " + config.PATH)
-    try:
-        text = host.text(config.PATH)
-    except FileNotFoundError:
-        return Loaded(config.load("", config.PATH, total_kib), "")
-    return Loaded(config.load(text, config.PATH, total_kib), handover.sha256_of(host.path(config.PATH)) or "")
 
 
 class Clerk:

@@ -8,7 +8,7 @@ import itertools
 import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -73,7 +73,7 @@ class Config:
     dry_run: bool
 
 
-class _WrongError(Exception):
+class WrongValueError(Exception):
     """A value does not do; the message says why, and what would."""
 
 
@@ -122,49 +122,49 @@ class Key:
 
 def _number(key: Key, value: Any) -> Any:  # noqa: ANN401  # what a file holds, and what a field takes
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _WrongError(f"{value!r} is not {key.accepts}")
+        raise WrongValueError(f"{value!r} is not {key.accepts}")
     # written so that it refuses nan as well
     if not key.within[0] <= value <= key.within[1]:
-        raise _WrongError(f"{value!r} is not {key.accepts}")
+        raise WrongValueError(f"{value!r} is not {key.accepts}")
     return round(value * key.factor) if key.factor > 1 else float(value)
 
 
 def _whole(key: Key, value: Any) -> Any:  # noqa: ANN401  # as above
     found = _number(key, value)
     if found != round(found):
-        raise _WrongError(f"{value!r} is not {key.accepts}")
+        raise WrongValueError(f"{value!r} is not {key.accepts}")
     return round(found)
 
 
 def _flag(_key: Key, value: Any) -> Any:  # noqa: ANN401  # as above
     if not isinstance(value, bool):
-        raise _WrongError(f"{value!r} is not true or false, without quotes")
+        raise WrongValueError(f"{value!r} is not true or false, without quotes")
     return value
 
 
 def _path(_key: Key, value: Any) -> Any:  # noqa: ANN401  # as above
     if not isinstance(value, str) or (value and not value.startswith("/")) or "\0" in value:
-        raise _WrongError(f'{value!r} is not a path from the root, nor "" for none')
+        raise WrongValueError(f'{value!r} is not a path from the root, nor "" for none')
     return value
 
 
 def _texts(_key: Key, value: Any) -> Any:  # noqa: ANN401  # as above
     if not isinstance(value, list) or not all(isinstance(each, str) and each and "\0" not in each for each in value):
-        raise _WrongError(f'{value!r} is not a list of texts, such as ["one", "two"]')
+        raise WrongValueError(f'{value!r} is not a list of texts, such as ["one", "two"]')
     return tuple(value)
 
 
 def _argv(key: Key, value: Any) -> Any:  # noqa: ANN401  # as above
     words = _texts(key, value)
     if words and not words[0].startswith("/"):
-        raise _WrongError(f"{words[0]!r} is not a path from the root: no shell looks for it")
+        raise WrongValueError(f"{words[0]!r} is not a path from the root: no shell looks for it")
     return words
 
 
 def _devices(key: Key, value: Any) -> Any:  # noqa: ANN401  # as above
     paths = _texts(key, value)
     if not paths or not all(path.startswith("/dev/") for path in paths):
-        raise _WrongError(f"{value!r} is not {key.accepts}; without the key it is the NVIDIA driver's")
+        raise WrongValueError(f"{value!r} is not {key.accepts}; without the key it is the NVIDIA driver's")
     return paths
 
 
@@ -173,7 +173,7 @@ def _selectors(key: Key, value: Any) -> Any:  # noqa: ANN401  # as above
     for text in _texts(key, value):
         kind, colon, pattern = text.partition(":")
         if kind not in ("cgroup", "unit", "command") or not colon or not pattern:
-            raise _WrongError(f'{text!r} is not "cgroup:PATTERN", "unit:PATTERN" or "command:PATTERN"')
+            raise WrongValueError(f'{text!r} is not "cgroup:PATTERN", "unit:PATTERN" or "command:PATTERN"')
         found.append(Selector(kind, pattern))
     return tuple(found)
 
@@ -182,7 +182,7 @@ def _arming(_key: Key, value: Any) -> Any:  # noqa: ANN401  # as above
     try:
         return Arming(value)
     except ValueError:
-        raise _WrongError(f'{value!r} is not "armed", "observe" or "auto"') from None
+        raise WrongValueError(f'{value!r} is not "armed", "observe" or "auto"') from None
 
 
 NUMBER = Kind("a number", _number)
@@ -210,6 +210,8 @@ _LINES = (
 """From the top of the ladder down; each lies above the next."""
 KEYS: tuple[Key, ...] = (
     *_LINES,
+    Key("floor", "ahead_s", NUMBER, "floor_ahead_s",
+        "below twice the floor: one that is reached within this time counts as reached", (0, 1)),
     Key("rate", "horizon_s", NUMBER, "horizon_s", "how far ahead a fall is projected onto the floor", (0, 10)),
     Key("slow", "dwell_s", NUMBER, "slow_dwell_s", "time below the slow line before SIGTERM", (0, 3600)),
     Key("slow", "term_grace_s", NUMBER, "term_grace_s", "time from SIGTERM to SIGKILL", (0, 600)),
@@ -286,8 +288,11 @@ def _shown_default(key: Key) -> str:
     return f'"{key.default}"' if isinstance(key.default, str) else f"{key.default:g}"
 
 
-def load(text: str, path: str, mem_total_kib: int) -> Config:
-    """Return what a file says; raises ConfigError with every fault of it. `mem_total_kib` scales the default lines."""
+def load(text: str, path: str, mem_total_kib: int | None) -> Config:
+    """Return what a file says; raises ConfigError with every fault of it.
+
+    `mem_total_kib` scales the default lines; where it is not known there are none, and the file has to give them.
+    """
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -303,7 +308,7 @@ def load(text: str, path: str, mem_total_kib: int) -> Config:
 class _Reader:
     """Collects the faults of one file, each with its line."""
 
-    def __init__(self, text: str, path: str, mem_total_kib: int) -> None:
+    def __init__(self, text: str, path: str, mem_total_kib: int | None) -> None:
         self._lines = text.splitlines()
         self._path = path
         self._mem_total_kib = mem_total_kib
@@ -321,7 +326,7 @@ class _Reader:
     def _section(self, section: str, content: object) -> None:
         known = _BY_SECTION.get(section)
         if known is None:
-            self._fault(section, None, f"unknown section [{section}]; {_nearest(section, _BY_SECTION)}")
+            self._fault(section, None, f"unknown section [{section}]; {nearest(section, _BY_SECTION)}")
         elif not isinstance(content, dict):
             self._fault(section, None, f"{section} is a section: write [{section}] and its keys below")
         else:
@@ -331,21 +336,25 @@ class _Reader:
     def _value(self, known: Mapping[str, Key], section: str, name: str, value: object) -> None:
         key = known.get(name)
         if key is None:
-            self._fault(section, name, f"unknown key {section}.{name}; {_nearest(name, known)}")
+            self._fault(section, name, f"unknown key {section}.{name}; {nearest(name, known)}")
             return
         try:
             self._values[key] = key.kind.read(key, value)
-        except _WrongError as wrong:
+        except WrongValueError as wrong:
             self._fault(section, name, f"{key.dotted}: {wrong}")
 
     def _default(self, key: Key) -> Any:  # noqa: ANN401  # as above
         if key in _LINES:
-            return round(key.default * KIB_PER_GIB * self._mem_total_kib / REFERENCE_KIB)
+            return round(key.default * KIB_PER_GIB * (self._mem_total_kib or REFERENCE_KIB) / REFERENCE_KIB)
         return key.kind.read(key, list(key.default) if isinstance(key.default, tuple) else key.default)
 
     def _check_ladder(self, values: Mapping[Key, Any]) -> None:
-        top = _LINES[0]
-        if values[top] >= self._mem_total_kib:
+        top, missing = _LINES[0], [key.dotted for key in _LINES if key not in self._values]
+        if self._mem_total_kib is None and missing:
+            scaled = "MemTotal is not known here, to which the default lines are scaled"
+            self._fault("lines", None, f"{scaled}: give {', '.join(missing)}")
+            return
+        if self._mem_total_kib is not None and values[top] >= self._mem_total_kib:
             total = f"MemTotal ({self._mem_total_kib / KIB_PER_GIB:.2f} GiB)"
             self._fault(top.section, top.name, f"{self._shown(top, values)} must lie below {total}: lower it")
         for upper, lower in itertools.pairwise(_LINES):
@@ -373,19 +382,23 @@ class _Reader:
         self.faults.append((line, f"{self._path}:{line}: {message}"))
 
     def _line(self, section: str, name: str | None) -> int:
-        """Return the line, from 1, of a key, else of its section; tomllib keeps none."""
-        header, within = 0, ""
-        for number, line in enumerate(self._lines, 1):
-            if opened := _HEADER.match(line):
-                within = opened[1].strip("\"' ")
-                header = header or (number if within.partition(".")[0] == section else 0)
-                continue
-            names = [word.strip("\"' ") for word in line.partition("=")[0].split(".")]
-            path = [*([within] if within else []), *names]
-            if path[:2] == [section, name] or (name and path[0] == section and _begins_with(line, name)):
-                return number
-            header = header or (number if path[0] == section else 0)
-        return header or 1
+        return line_of(self._lines, section, name)
+
+
+def line_of(lines: Sequence[str], section: str, name: str | None) -> int:
+    """Return the line, from 1, of a key of a TOML file, else of its section; tomllib keeps none."""
+    header, within = 0, ""
+    for number, line in enumerate(lines, 1):
+        if opened := _HEADER.match(line):
+            within = opened[1].strip("\"' ")
+            header = header or (number if within.partition(".")[0] == section else 0)
+            continue
+        names = [word.strip("\"' ") for word in line.partition("=")[0].split(".")]
+        path = [*([within] if within else []), *names]
+        if path[:2] == [section, name] or (name and path[0] == section and _begins_with(line, name)):
+            return number
+        header = header or (number if path[0] == section else 0)
+    return header or 1
 
 
 _HEADER = re.compile(r"\s*\[\[?([^\[\]]+)\]")
@@ -396,7 +409,8 @@ def _begins_with(line: str, name: str) -> bool:
     return re.search(rf"[{{,]\s*[\"']?{re.escape(name)}[\"']?\s*=", line) is not None
 
 
-def _nearest(word: str, known: Mapping[str, Any]) -> str:
+def nearest(word: str, known: Mapping[str, Any]) -> str:
+    """Return which of the names that are known a mistaken one is likely to mean, else all of them."""
     from difflib import get_close_matches  # noqa: PLC0415  # needed for a mistake only, and what is imported is locked
 
     near = get_close_matches(word, known, n=1)

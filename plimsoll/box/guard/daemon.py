@@ -16,11 +16,12 @@ from typing import Any
 
 from plimsoll.box import memory
 from plimsoll.box.errors import GOOD, REFUSED, BoxError
-from plimsoll.box.guard import act, arming, handover, locking, status
+from plimsoll.box.guard import act, arming, handover, hashes, locking, status
 from plimsoll.box.guard.act import Hand
 from plimsoll.box.guard.aftercare import Aftercare, Hook
 from plimsoll.box.guard.aftermath import Kept, Stranded, is_stranded, looked, reclaimed
-from plimsoll.box.guard.clerk import Clerk, Loaded, load
+from plimsoll.box.guard.clerk import Clerk
+from plimsoll.box.guard.configured import Loaded, load
 from plimsoll.box.guard.discovery import Discovery
 from plimsoll.box.guard.gpu import Asking
 from plimsoll.box.guard.keeper import Keeper, Second
@@ -85,7 +86,7 @@ class Guard:
     def __init__(self, host: Host, loaded: Loaded, program: str, *, dry_run: bool) -> None:
         self._host = host
         self._program = program
-        self._sha256 = handover.sha256_of(program) or ""
+        self._sha256 = hashes.sha256_of(program) or ""
         self._started_s = time.time()
         self._problems: tuple[str, ...] = ()
         config = loaded.config
@@ -132,7 +133,7 @@ class Guard:
             threading.Thread(target=work, name=name, daemon=True).start()
         problems += locking.lock()
         self._problems = tuple(problems)
-        locked = locking.locked_kib(self._host)
+        locked = memory.locked_kib(self._host)
         details = {"problems": problems, "locked_kib": locked, "pid": os.getpid()}
         self.memory.say(Kind.START, f"guards, with {locked or 0} KiB locked", details)
 
@@ -196,11 +197,11 @@ class Guard:
 
     def _prepare_successor(self) -> None:
         """Make a new version ready beside this one, if another program is installed."""
-        installed = handover.sha256_of(self._program)
+        installed = hashes.sha256_of(self._program)
         if installed in (None, self._sha256) or self.successor is not None:
             return
         argv = [sys.executable, "-I", self._program, "guard"]
-        successor = handover.start(argv, (int(os.environ[LOCK_VARIABLE]),))
+        successor = handover.start(argv, int(os.environ[LOCK_VARIABLE]))
         problem = successor.wait()
         if problem:
             self.memory.say(Kind.WARNING, f"the new version {problem}; this one goes on")
@@ -220,6 +221,10 @@ class Guard:
     def second(self) -> None:
         """Hand over a second's news."""
         self._keeper.put(Second(time.time(), self.loop.tick))
+
+    def is_at_rest(self) -> bool:
+        """Say whether another may take over: nobody is being stopped, and nothing that follows is under way."""
+        return handover.may_hand_over(self.loop.tick.state) and self._aftercare.is_idle
 
     def stop(self, why: str) -> None:
         """Write what waits, for as long as a stop may take."""
@@ -257,7 +262,7 @@ class Guard:
             self._sha256,
             self.clerk.loaded.sha256,
             tick.sample.at_s,
-            locking.locked_kib(self._host),
+            memory.locked_kib(self._host),
             round(tick.longest_gap_s * 1000, 1),
             tuple(self._troubles()),
         )
@@ -298,6 +303,8 @@ def run(host: Host, program: str, *, dry_run: bool = False) -> int:
     if before is not None and not before.ready():
         guard.stop("was not needed: the guard before it goes on")
         return GOOD
+    if before is not None:
+        guard.loop.remember(before.remembered())
     guard.begin()
     notifier.ready("guards")
     _go_round(guard, notifier, stopping)
@@ -306,7 +313,7 @@ def run(host: Host, program: str, *, dry_run: bool = False) -> int:
 
 def _hold_lock(host: Host) -> None:
     """Hold the lock of the one guard, or go on with the one that was inherited."""
-    if LOCK_VARIABLE in os.environ:
+    if _has_lock(host):
         return
     os.makedirs(host.path(os.path.dirname(LOCK)), mode=0o755, exist_ok=True)
     descriptor = os.open(host.path(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -315,6 +322,14 @@ def _hold_lock(host: Host) -> None:
     except BlockingIOError:
         raise RunningError("a guard runs on this host already: `plimsoll status` shows it") from None
     os.environ[LOCK_VARIABLE] = str(descriptor)
+
+
+def _has_lock(host: Host) -> bool:
+    """Say whether the lock was inherited: a hook, which is no successor, inherits the variable alone."""
+    try:
+        return os.path.samestat(os.fstat(int(os.environ.get(LOCK_VARIABLE, ""))), os.stat(host.path(LOCK)))
+    except (ValueError, OSError):
+        return False
 
 
 def _go_round(guard: Guard, notifier: handover.Notifier, stopping: threading.Event) -> None:
@@ -328,8 +343,8 @@ def _go_round(guard: Guard, notifier: handover.Notifier, stopping: threading.Eve
             guard.second()
             next_s = max(next_s + 1.0, now_s)
         successor = guard.successor
-        if successor is not None and handover.may_hand_over(guard.loop.tick.state):
-            if successor.hand_over(notifier):
+        if successor is not None and guard.is_at_rest():
+            if successor.hand_over(notifier, guard.loop.tick.state.mood.kills):
                 guard.stop("another version has taken over")
                 return
             guard.successor = None

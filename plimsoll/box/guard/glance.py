@@ -10,7 +10,7 @@ from typing import Any
 
 from plimsoll.box import memory
 from plimsoll.box.errors import BoxError
-from plimsoll.box.guard import config
+from plimsoll.box.guard import config, configured
 from plimsoll.box.guard.discovery import Discovery
 from plimsoll.box.guard.gpu import Told
 from plimsoll.box.guard.model import Known, Reservation, State
@@ -51,17 +51,16 @@ def look(host: Host) -> tuple[Seen, list[str]]:
 
 
 def _config(host: Host) -> tuple[config.Config, list[str]]:
-    """Return the host's configuration; what the defaults are where it has none, or a faulty one."""
-    total_kib = memory.parse_meminfo(host.text_or_none("/proc/meminfo") or "").get("MemTotal", config.REFERENCE_KIB)
+    """Return the host's configuration; what the defaults are where that cannot be had, and why."""
     try:
-        return config.load(host.text(config.PATH), config.PATH, total_kib), []
-    except FileNotFoundError:
-        problem = [f"there is no {config.PATH}: the lines are the defaults"]
+        loaded = configured.load(host)
     except OSError as error:
-        problem = [f"{config.PATH}: {error.strerror}: the lines are the defaults"]
+        problem = f"{config.PATH}: {error.strerror}: the lines are the defaults"
     except BoxError as error:
-        problem = [f"{str(error).splitlines()[0]}: the lines are the defaults"]
-    return config.load("", config.PATH, total_kib), problem
+        problem = f"{str(error).splitlines()[0]}: the lines are the defaults"
+    else:
+        return loaded.config, [] if loaded.sha256 else [f"there is no {config.PATH}: the lines are the defaults"]
+    return config.load("", config.PATH, configured.mem_total_kib(host) or config.REFERENCE_KIB), [problem]
 
 
 def _reservations(host: Host) -> tuple[tuple[Reservation, ...], list[str]]:

@@ -5,12 +5,14 @@ A process that executes the new program in its own place has the same gap, and n
 not come up. So the running guard starts its successor beside it and goes on. The successor leaves its parent, so that
 systemd sees a child of its own, sets itself up, takes one sample, and says that it is ready. Only then does the
 predecessor, between two samples and while nobody is being stopped, name it to systemd (`MAINPID=`), let it begin and
-exit. The lock is a descriptor that the successor has inherited: it is held all along. A successor that fails or is too
-late is ended, and the old guard goes on and says so.
+exit. The lock is a descriptor that the successor has inherited: it is held all along. So is a file in memory, in which
+it is left whom the old guard has stopped of late: what is started again into the same wall is recognised by the new one
+as well. A successor that fails or is too late is ended, and the old guard goes on and says so.
 
 What it says on the channel, a line each: `here PID`, `ready PID`; what it is told: `yours`.
 """
 
+import json
 import os
 import re
 import select
@@ -19,11 +21,10 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
-from typing import Any
+from dataclasses import replace
 
 from plimsoll.box.guard import spawn
-from plimsoll.box.guard.model import CALM, State
+from plimsoll.box.guard.model import CALM, Kill, State
 
 CHANNEL = "PLIMSOLL_TAKE_OVER"
 """The variable that names a successor's descriptors, its end of the channel first; without it a guard begins."""
@@ -33,6 +34,7 @@ BEGIN_WITHIN_S = 600.0
 """How long a successor that is ready waits: its predecessor may be stopping a workload, which takes half a minute."""
 _YOURS = b"yours\n"
 _MAX_LINE = 64
+_MAX_WILL_BYTES = 64 << 10
 
 
 class Notifier:
@@ -85,38 +87,18 @@ def ping_every_s(environment: Mapping[str, str]) -> float | None:
     return int(limit_us) / 2e6 if limit_us.isascii() and limit_us.isdigit() and int(limit_us) > 0 else None
 
 
-def sha256_of(path: str) -> str | None:
-    """Return the hash of a file in hexadecimal, None where it cannot be read: which program, which configuration."""
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except OSError:
-        return None
-    return str(_sha256(content).hexdigest())
-
-
-def _hash_module() -> Any:  # noqa: ANN401  # a module
-    """Return Python's own SHA-256: hashlib brings OpenSSL along, of which 4.7 MiB would be locked in memory."""
-    for name in ("_sha2", "_sha256", "hashlib"):
-        with suppress(ImportError):
-            return import_module(name)
-    raise ImportError("this Python has no SHA-256")
-
-
-_sha256 = _hash_module().sha256
-
-
 def may_hand_over(state: State) -> bool:
-    """Say whether nothing is under way that a successor would have to be told of: no episode, no victim, no kills."""
-    return state.mood == CALM
+    """Say whether nothing is under way that a successor could not go on with; whom it stopped before, it is told."""
+    return replace(state.mood, kills=()) == CALM
 
 
 class Successor:
     """A guard that is being made ready beside the running one. Not for the main thread, but for `hand_over`."""
 
-    def __init__(self, launcher: int, channel: socket.socket) -> None:
+    def __init__(self, launcher: int, channel: socket.socket, will: int) -> None:
         self._launcher: int | None = launcher
         self._channel = channel
+        self._will = open(will, "wb", buffering=0)  # noqa: SIM115  # for as long as the successor is known
         self._heard = b""
         self.pid: int | None = None
         """Its own, once it has left its parent; known to be ready only from `wait`."""
@@ -140,10 +122,14 @@ class Successor:
         self._part_with_launcher()
         return "" if word == "ready" else self.wait(timeout_s)
 
-    def hand_over(self, notifier: Notifier) -> bool:
-        """Tell systemd and the successor that it is its turn; False where it is gone. Waits for nobody."""
+    def hand_over(self, notifier: Notifier, kills: Sequence[Kill]) -> bool:
+        """Tell systemd and the successor that it is its turn; False where it is gone. Waits for nobody.
+
+        `kills` is what it is to remember.
+        """
         if self.pid is None:
             return False
+        os.pwrite(self._will.fileno(), json.dumps([list(kill) for kill in kills]).encode()[:_MAX_WILL_BYTES], 0)
         # Told first: what systemd reads afterwards from the new main process is then taken from it.
         notifier.follows(self.pid)
         try:
@@ -156,6 +142,7 @@ class Successor:
     def give_up(self, reason: str) -> str:
         """End it, and return the reason."""
         self._channel.close()
+        self._will.close()
         if self.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -183,12 +170,13 @@ class Successor:
         return line.decode("ascii", "replace")
 
 
-def start(argv: Sequence[str], keep: Sequence[int] = ()) -> Successor:
-    """Start a successor with the descriptors `keep`, from a thread that may wait; raises OSError."""
+def start(argv: Sequence[str], lock: int) -> Successor:
+    """Start a successor that holds the lock too, from a thread that may wait; raises OSError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    will = os.memfd_create("plimsoll-kills", os.MFD_CLOEXEC)
     # Copies, since a child of another thread must not get them: they can be inherited for this moment only.
-    handed = [os.dup(each) for each in (theirs.fileno(), *keep)]
+    handed = [os.dup(each) for each in (theirs.fileno(), lock, will)]
     try:
         for each in handed:
             os.set_inheritable(each, True)
@@ -196,12 +184,13 @@ def start(argv: Sequence[str], keep: Sequence[int] = ()) -> Successor:
         launcher = spawn.start(argv, environment, nothing, sys.stderr.fileno(), inherits=True)
     except OSError:
         ours.close()
+        os.close(will)
         raise
     finally:
         for each in (*handed, nothing):
             os.close(each)
         theirs.close()
-    return Successor(launcher, ours)
+    return Successor(launcher, ours, will)
 
 
 class Predecessor:
@@ -220,6 +209,16 @@ class Predecessor:
             return self._channel.recv(_MAX_LINE) == _YOURS
         except OSError:
             return False
+
+    def remembered(self) -> tuple[Kill, ...]:
+        """Return whom it has stopped of late; nobody where it is of a version that does not say."""
+        if len(self.kept) < len(("lock", "will")):
+            return ()
+        try:
+            found = json.loads(os.pread(self.kept[1], _MAX_WILL_BYTES, 0))
+            return tuple(Kill(str(name), float(at_s)) for name, at_s in found)
+        except (OSError, ValueError, TypeError):
+            return ()
 
     def _say(self, word: str) -> None:
         self._channel.sendall(f"{word} {os.getpid()}\n".encode())

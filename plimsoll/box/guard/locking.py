@@ -6,8 +6,6 @@ import os
 import resource
 import threading
 
-from plimsoll.box.host import Host
-
 THREAD_STACK_BYTES = 256 << 10
 """Locked as a whole for every thread; the default is the limit of the main stack, 8 MiB."""
 _MCL_CURRENT, _MCL_FUTURE = 1, 2
@@ -73,13 +71,3 @@ def _limit() -> str:
     if soft == resource.RLIM_INFINITY:
         return "; there is no limit (LimitMEMLOCK), so a filter of system calls or a missing capability is why"
     return f"; the limit is {soft >> 10} KiB: set LimitMEMLOCK=infinity in the unit, or give it CAP_IPC_LOCK"
-
-
-def locked_kib(host: Host) -> int | None:
-    """Return how much of this process's memory is locked, as the kernel counts it (VmLck); None where unknown."""
-    for line in (host.text_or_none("/proc/self/status") or "").splitlines():
-        name, _, rest = line.partition(":")
-        words = rest.split()
-        if name == "VmLck" and words and words[0].isdigit():
-            return int(words[0])
-    return None

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from plimsoll.box.guard import decide, rules
 from plimsoll.box.guard.act import Outcome, Ready, Result
-from plimsoll.box.guard.model import Action, Known, Sample, Settings, State, Verb, Workload
+from plimsoll.box.guard.model import CALM, Action, Kill, Known, Sample, Settings, State, Verb, Workload
 from plimsoll.box.guard.records import Event, Kind
 
 SPARED_S = 5.0
@@ -84,6 +84,10 @@ class Loop:
         first = sampler.sample(time.monotonic())
         self._state = State(at_s=first.at_s, available_kib=first.available_kib)
         self.tick = Tick(first, self._state, settings, 0.0)
+
+    def remember(self, kills: tuple[Kill, ...]) -> None:
+        """Take over whom another guard has stopped of late; before the first turn."""
+        self._state = self._state._replace(mood=replace(CALM, kills=kills)) if kills else self._state
 
     def gone(self, key: str) -> None:
         """Say that a victim's last process is gone and its memory was asked back; from any thread."""

@@ -21,6 +21,10 @@ RECLAIM_TAKES_S = 6.0
 """To empty a pool by drop_caches took 6.1 s at the most; until then nobody knows what is really left."""
 
 
+NEAR_FLOORS = 2
+"""As far above it, in floors, a fall is looked at for the floor itself."""
+
+
 @dataclass(frozen=True)
 class Situation:
     """All that a rule may look at; the state is that of the sample, not of the one before."""
@@ -35,12 +39,31 @@ class Situation:
         """What is available; `step` does not come here where it is unknown."""
         return self.sample.available_kib or 0
 
+    def expected_fall_kib(self, ahead_s: float) -> float:
+        """How far memory may fall within a time; a load that announced itself takes what it said, and no more."""
+        projected = rate(self.state) * ahead_s
+        announced = [each for each in self.known.reservations if each.remaining_kib(self.sample)]
+        return min(projected, sum(each.untaken_kib(self.sample) for each in announced)) if announced else projected
+
     @property
-    def expected_fall_kib(self) -> float:
-        """How far memory may fall within the horizon; a load that announced itself takes what it said, and no more."""
-        projected = rate(self.state) * self.settings.horizon_s
-        announced = sum(each.remaining_kib(self.sample) for each in self.known.reservations)
-        return min(projected, announced) if announced else projected
+    def is_below_floor(self) -> bool:
+        """Whether memory is below the floor."""
+        return self.available_kib < self.settings.lines.floor_kib
+
+    @property
+    def is_plunging(self) -> bool:
+        """Whether memory, near the floor, is below it before a kill can show; nothing that fits goes that way.
+
+        Twice the floor is 5 % of all, where the backstop acts by default, and lies below every model that was admitted.
+        The least of three intervals counts: what goes up and down is no fall.
+        """
+        lines, ahead_s = self.settings.lines, self.settings.floor_ahead_s
+        is_near = self.available_kib < min(NEAR_FLOORS * lines.floor_kib, lines.slow_enter_kib)
+        state = self.state
+        steady = min(state.fall_kib_per_s, state.fall_before, state.fall_before_that)
+        if not is_near or steady <= 0:
+            return False
+        return self.available_kib - min(steady * ahead_s, self.expected_fall_kib(ahead_s)) < lines.floor_kib
 
     @property
     def below_s(self) -> dict[int, float]:
@@ -78,9 +101,9 @@ def is_due(rule: Rule, now: Situation) -> bool:
     floor = now.settings.lines.floor_kib
     match rule:
         case Rule.FLOOR:
-            return now.available_kib < floor
+            return now.is_below_floor or now.is_plunging
         case Rule.RATE:
-            return rate(now.state) > 0 and now.available_kib - now.expected_fall_kib < floor
+            return rate(now.state) > 0 and now.available_kib - now.expected_fall_kib(now.settings.horizon_s) < floor
         case Rule.SLOW:
             return bool(now.below_s) or now.is_overdue
         case Rule.STALL:
@@ -104,7 +127,8 @@ def _of_victim(stopping: Stopping, rule: Rule, now: Situation) -> Action | None:
             return None
         waited = f"still there {now.state.at_s - stopping.term_s:.1f} s after SIGTERM; "
         return _action(Verb.KILL, rule, now, Choice(stopping.workload, ()), waited)
-    if rule is not Rule.FLOOR or now.state.at_s - stopping.killed_s < now.settings.next_victim_after_s:
+    has_had_its_time = now.state.at_s - stopping.killed_s >= now.settings.next_victim_after_s
+    if rule is not Rule.FLOOR or not now.is_below_floor or not has_had_its_time:
         return None
     others = [each for each in now.known.workloads if each.key != stopping.workload.key]
     return _kill(rule, now, others)
@@ -123,8 +147,8 @@ def _slow(now: Situation) -> Action | None:
         return _action(Verb.TERM, Rule.SLOW, now, choice)
     is_ripe = below_s.get(now.settings.lines.slow_enter_kib, 0.0) >= dwell_s
     is_allowed = any(now.slow_line_kib(each) not in below_s for each in now.known.workloads)
-    below_floor = now.available_kib < now.settings.lines.floor_kib
-    return _action(Verb.NOBODY, Rule.SLOW, now, choice) if is_ripe and not is_allowed and not below_floor else None
+    says_nobody = is_ripe and not is_allowed and not now.is_below_floor
+    return _action(Verb.NOBODY, Rule.SLOW, now, choice) if says_nobody else None
 
 
 def _kill(rule: Rule, now: Situation, workloads: Sequence[Workload]) -> Action | None:
@@ -132,6 +156,9 @@ def _kill(rule: Rule, now: Situation, workloads: Sequence[Workload]) -> Action |
     choice = choose(workloads, now.settings)
     if choice.victim is not None:
         return _action(Verb.KILL, rule, now, choice)
+    if rule is Rule.FLOOR and not now.is_below_floor:
+        # who does not hold the GPU gives memory back as the kernel asks for it: that is waited for
+        return None
     if rule is not Rule.STALL:
         reclaimed_s = now.state.mood.reclaimed_s
         may_be_pooled = now.sample.regime != "A" and not any(each.holds_gpu for each in workloads)
@@ -169,7 +196,8 @@ def still_holds(action: Action, settings: Settings, before: Sample, again: Sampl
     lines = settings.lines
     match action.rule:
         case Rule.FLOOR:
-            return again.available_kib < lines.floor_kib
+            is_below = again.available_kib < lines.floor_kib
+            return is_below or lines.floor_kib <= before.available_kib >= again.available_kib
         case Rule.RATE:
             return again.available_kib <= before.available_kib
         case Rule.SLOW:
@@ -183,7 +211,7 @@ def margins_kib(now: Situation) -> dict[str, int]:
     lines = now.settings.lines
     return {
         "floor": now.available_kib - lines.floor_kib,
-        "rate": round(now.available_kib - now.expected_fall_kib) - lines.floor_kib,
+        "rate": round(now.available_kib - now.expected_fall_kib(now.settings.horizon_s)) - lines.floor_kib,
         "slow": now.available_kib - lines.slow_enter_kib,
     }
 
@@ -191,11 +219,12 @@ def margins_kib(now: Situation) -> dict[str, int]:
 def _why(rule: Rule, now: Situation) -> str:
     settings, available = now.settings, _gib(now.available_kib)
     match rule:
-        case Rule.FLOOR:
+        case Rule.FLOOR if now.is_below_floor:
             return f"{available} available, below the floor of {_gib(settings.lines.floor_kib)}"
-        case Rule.RATE:
+        case Rule.FLOOR | Rule.RATE:
+            ahead_s = settings.floor_ahead_s if rule is Rule.FLOOR else settings.horizon_s
             return (
-                f"{available} available, falling by {_gib(rate(now.state))}/s: in {settings.horizon_s:g} s below the "
+                f"{available} available, falling by {_gib(rate(now.state))}/s: in {ahead_s:g} s below the "
                 f"floor of {_gib(settings.lines.floor_kib)}"
             )
         case Rule.SLOW:

@@ -23,6 +23,7 @@ class Worker(Generic[T]):
         self._dropped = 0
         self.trouble = ""
         """What the last thing that was handled failed with."""
+        self._at_work = False
 
     def start(self) -> None:
         """Start the thread."""
@@ -47,6 +48,11 @@ class Worker(Generic[T]):
         """How many things wait."""
         return self._waiting.qsize()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing is being handled."""
+        return self._waiting.empty() and not self._at_work
+
     def stop(self, timeout_s: float) -> bool:
         """Let it finish what waits, for so long; False where it is still at it. Nothing is taken afterwards."""
         if not self._thread.is_alive():
@@ -70,9 +76,12 @@ class Worker(Generic[T]):
             self._try(item)
 
     def _try(self, item: T) -> None:
+        self._at_work = True
         try:
             self._handle(item)
         except Exception as error:  # noqa: BLE001  # a thread that ends would take every later record with it
             self.trouble = f"{type(error).__name__}: {error}"
         else:
             self.trouble = ""
+        finally:
+            self._at_work = False

@@ -81,8 +81,9 @@ class Asides:
     def read(self, line: Line) -> bool:
         """Take a line of one of these forms."""
         for aside in _ASIDES:
-            match = aside.pattern.match(line.text)
-            if match and (line.may_be_kernel if aside.of_kernel else line.program != "kernel"):
+            theirs = line.may_be_kernel if aside.of_kernel else line.program != "kernel"
+            match = aside.pattern.match(line.text) if theirs else None
+            if match:
                 self._noted += 1
                 if self._noted <= MAX_NOTES:
                     self._sink.note(line, aside.kind, aside.text.format(**match.groupdict()), **match.groupdict())

@@ -4,6 +4,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from plimsoll.box.incident.clocks import iso
+from plimsoll.box.incident.grounds import duration
 from plimsoll.box.incident.model import NO_STAMP, Boot, Gap, Line, Stamp
 from plimsoll.box.incident.prefix import Prefix, clean
 from plimsoll.box.incident.sink import Sink, elapsed_s
@@ -30,6 +32,10 @@ _MINUTE = re.compile(r"(\S+ \S+ +\d+ \d\d:\d\d)(?::\d\d)?( \d{4})?\b")
 _ROW = re.compile(
     r"\s*-?\d+ [0-9a-f]{31,32} (.+?)\s*(?:\u2014|\u2013|(?<=[A-Z0-9]) (?=[A-Z][a-z]{1,5}\.? \d{4}-))\s*(.+?)\s*$"
 )
+
+
+_JSON_LIST = '[{"index":'
+_JSON_ROW = re.compile(r'"first_entry":(\d{10,17}),"last_entry":(\d{10,17})')
 
 
 class Boots:
@@ -61,6 +67,8 @@ class Boots:
             self._mark = line, context
         elif match := _ROW.match(line.text):
             self._row(line, match[1], match[2])
+        elif line.text.startswith(_JSON_LIST):
+            self._json(line)
         elif match := _LOGIN.match(line.text):
             self._login(line, match)
         else:
@@ -89,7 +97,8 @@ class Boots:
         last = self._last
         if kernel:
             self._sink.platform["kernel"] = kernel
-        if last is not None and line.number - last[0].number <= SAME_BOOT_LINES and last[1] is not None:
+        # journalctl's mark and the kernel's own first line are one boot; two marks are two, however short the first was
+        if kernel and last is not None and line.number - last[0].number <= SAME_BOOT_LINES and last[1] is not None:
             known = self._sink.events[last[1]]
             if isinstance(known, Boot) and known.kernel is None:
                 self._sink.amend(last[1], kernel=kernel)
@@ -105,10 +114,20 @@ class Boots:
         gap = {**common, "stamp": began}
         self._sink.add(Gap(**gap, seconds=seconds, ended_by="boot", before=before[:200], certain=certain))
 
+    def _json(self, line: Line) -> None:
+        """Take `journalctl --list-boots -o json`: one line of all boots."""
+        for first, last in _JSON_ROW.findall(line.text):
+            began, ended = (Stamp(int(us) / 1e6, "date", 0) for us in (first, last))
+            self._boot_of_list(line, began, ended, iso(int(last) / 1e6))
+
     def _row(self, line: Line, first: str, last: str) -> None:
-        """Take a row of `journalctl --list-boots`: the boot, and the gap between the one before and it."""
+        """Take a row of `journalctl --list-boots`."""
         prefix = Prefix()
         began, ended = prefix.parse(line.number, first).stamp, prefix.parse(line.number, last).stamp
+        self._boot_of_list(line, began, ended, last)
+
+    def _boot_of_list(self, line: Line, began: Stamp, ended: Stamp, last: str) -> None:
+        """Keep a boot, and the gap between the one before and it."""
         known = replace_stamp(line, began)
         common = self._sink.common(known)
         if self._last_end is not None:
@@ -116,7 +135,9 @@ class Boots:
             if apart is not None and apart >= MIN_GAP_S:
                 self._gap(common, self._last_end[0], apart, self._last_end[1])
         self._sink.add(Boot(**common, clean_stop=None))
-        self._last_end = (ended, f"the last entry of the boot before, {last}")
+        lasted_s = elapsed_s(began, ended)
+        told = "" if lasted_s is None else f", {duration(lasted_s)} after its first"
+        self._last_end = (ended, f"the last entry of the boot before, {last}{told}")
 
 
 def _login_stamp(when: str) -> Stamp:

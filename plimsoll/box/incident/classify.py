@@ -28,7 +28,7 @@ CERTAIN = 0.97
 _ORDER = "BADEFC"
 """Of two classes with equal grounds, the one that explains the other."""
 _SPEAKING = frozenset({
-    "low_and_idle", "memory_fall", "memory_stall", "memory_report", "driver_fault", "pcie", "nul_bytes",
+    "low_and_idle", "memory_fall", "memory_stall", "memory_report", "driver_fault", "pcie", "network", "nul_bytes",
     "allocation_failure", "allocation_stall", "journal_pressure",
 })  # fmt: skip
 

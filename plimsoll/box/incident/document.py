@@ -1,6 +1,6 @@
 """The answer as `plimsoll.incident/1`: plain values only. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ SCHEMA = "plimsoll.incident/1"
 _HIDDEN = frozenset({"place", "stamp", "raw", "count", "last", "again", "memory", "tasks", "certain"})
 SHORT_ID_CHARACTERS = 12
 """As much of a container's id as its manager shows."""
+_ENDS = frozenset({"unit_result", "container_oom", "reported_oom"})
+"""Notes of what became of something."""
 COMM_CHARACTERS = 15
 """What the kernel keeps of a name."""
 
@@ -156,6 +158,16 @@ def who(timeline: Timeline, name: str) -> list[Timed]:
     return [timed for timed in timeline.events if _is_of(timed, name)]
 
 
+def said_of(timeline: Timeline, name: str) -> list[TimedNote]:
+    """Return what others say of the end of a process, a unit or a container: its manager, its runtime."""
+    return [each for each in timeline.notes if each.note.kind in _ENDS and _is_about(each.note, name)]
+
+
+def _is_about(note: Note, name: str) -> bool:
+    facts = [str(note.facts[key]) for key in ("unit", "comm", "pid") if note.facts.get(key) is not None]
+    return any(fact == name for fact in facts) or _is_unit(facts, name)
+
+
 def _is_of(timed: Timed, name: str) -> bool:
     each = timed.event
     if not isinstance(each, OomKill | UserspaceKill) or each.victim is None:
@@ -163,11 +175,16 @@ def _is_of(timed: Timed, name: str) -> bool:
     pid, comm = each.victim.pid, each.victim.comm
     if name.isascii() and name.isdigit() and pid == int(name):
         return True
-    wanted = name.casefold()
-    if comm is not None and comm.casefold() == wanted[:COMM_CHARACTERS]:
+    if comm is not None and comm.casefold() == name.casefold()[:COMM_CHARACTERS]:
         return True
     units = [each.victim.unit] if isinstance(each.victim, Target) else []
     units += [each.task_memcg] if isinstance(each, OomKill) else []
+    return _is_unit(units, name)
+
+
+def _is_unit(units: Iterable[str | None], name: str) -> bool:
+    """Say whether a name is of one of these units or cgroups, or of one that they lie in; an id may be shortened."""
+    wanted = name.casefold()
     parts = [part.casefold() for unit in units if unit for part in unit.split("/")]
     stems = [part.rpartition(".")[0] for part in parts]
     if wanted in (*parts, *stems):

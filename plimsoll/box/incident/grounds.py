@@ -4,6 +4,7 @@ Weights are a judgement, made on the public reports of frozen, rebooted and heal
 healthy boxes too weighs little alone, one that was only seen in one class weighs much.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -34,6 +35,8 @@ STALL_S = 180.0
 FEW_SAMPLES = 20
 """Somebody's table of what he saw, and not every second of it."""
 HIGH_RESIDUAL = 0.5
+_STUCK = re.compile(r"Timer expired|did not exit")
+"""What earlyoom says of a victim that does not die within 10 s."""
 
 
 class Ground(NamedTuple):
@@ -100,10 +103,12 @@ def kills(group: Group) -> Iterator[Ground]:
     """The kernel's OOM killer."""
     found = host_kills(group)
     for kill in found[:1]:
-        told = kill.scope is not None
-        whom = f"{kill.victim.comm} ({kill.victim.pid})" if kill.victim else "a process whose name the record lacks"
-        text = f"the kernel's OOM killer took {whom}" + (
-            "" if told else "; whether for want of the host's memory, it does not say"
+        # of a report that breaks off nobody knows whether it came to a kill: on a box that swaps into its own memory
+        # ten minutes went by within the report
+        told = kill.scope is not None and kill.victim is not None
+        whom = f"took {kill.victim.comm} ({kill.victim.pid})" if kill.victim else "was called; the record has no victim"
+        text = f"the kernel's OOM killer {whom}" + (
+            "" if kill.scope else "; whether for want of the host's memory, it does not say"
         )
         yield Ground("B", 0.65 if told else 0.4, text, kill.place)
     if len(found) > 1:
@@ -166,10 +171,12 @@ def memory(group: Group) -> Iterator[Ground]:
         yield Ground("A", 0.4, note.text, note.place)
     for note in group.noted("memory_stall")[:1]:
         # healthy loads were seen there too, for up to two minutes: in a dense recording only its duration tells
-        lasts = note.facts["longest_s"] >= STALL_S or note.facts["samples"] <= FEW_SAMPLES
+        few = note.facts["samples"] <= FEW_SAMPLES and not note.facts.get("timed")
+        lasts = note.facts["longest_s"] >= STALL_S or few
         yield Ground("A", 0.55 if lasts else 0.2, note.text, note.place)
     for note in group.noted("memory_fall")[:1]:
-        yield Ground("A", 0.3 if float(note.facts["to_gib"]) < LOW_GIB else 0.15, note.text, note.place)
+        left_gib = note.facts["to_gib"]
+        yield Ground("A", 0.3 if left_gib is not None and left_gib < LOW_GIB else 0.15, note.text, note.place)
     for kind in ("allocation_failure", "allocation_stall", "journal_pressure"):
         for note in group.noted(kind)[:1]:
             yield Ground("A", 0.1, note.text, note.place)
@@ -186,6 +193,8 @@ def userspace(group: Group) -> Iterator[Ground]:
         kill = timed.event
         assert isinstance(kill, UserspaceKill)  # noqa: S101
         if kill.outcome == "failed":
+            if kill.reason and _STUCK.search(kill.reason):
+                yield Ground("A", 0.2, f"{kill.killer} could not end {kill.victim.comm}: {kill.reason}", kill.place)
             continue
         whom = (
             kill.victim.comm or kill.victim.unit or (f"process {kill.victim.pid}" if kill.victim.pid else "something")
@@ -217,8 +226,9 @@ def crashes(group: Group) -> Iterator[Ground]:
     if locked:
         kinds = ", ".join(sorted({lockup.type for lockup in locked}))
         yield Ground("F", 0.3, f"processors were stuck in the kernel ({kinds}, {len(locked)} in all)", locked[0].place)
-    for note in group.noted("pcie")[:1]:
-        yield Ground("E", 0.6, note.text, note.place)
+    for kind, weight in (("pcie", 0.6), ("network", 0.4)):
+        for note in group.noted(kind)[:1]:
+            yield Ground("E", weight, note.text, note.place)
 
 
 RULES: tuple[Callable[[Group], Iterator[Ground]], ...] = (

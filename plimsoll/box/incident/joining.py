@@ -64,6 +64,13 @@ _FORMS = (
 )  # fmt: skip
 
 
+_ANY_BEGINS = re.compile("|".join(f"(?:{form.begins.pattern})" for form in _FORMS))
+
+
+_FRAME = re.compile(r"\s*(?:\[<[0-9a-f]+>\] )?(?:\? )?[\w.$]+\+0x[0-9a-f]+/0x[0-9a-f]+(?: |$)")
+"""A line of a stack, which is whole."""
+
+
 class Shape(NamedTuple):
     """How a text was wrapped: at which width (0: not told), within words too, and whether its messages have stamps."""
 
@@ -91,9 +98,15 @@ def shape(lines: Sequence[Line]) -> Shape:
 
 def _may_follow(line: Line, after: Line, width: int) -> bool:
     """Say whether the second line can be what did not fit on the first."""
-    if after.prefixed or not after.text.strip() or any(form.begins.match(after.text.lstrip()) for form in _FORMS):
+    if after.prefixed or not after.text.strip() or _ANY_BEGINS.match(after.text.lstrip()) or _FRAME.match(after.text):
         return False
     return line.width == width or line.width + 1 + len(after.text.split()[0]) > width
+
+
+def _form_of(text: str) -> _Form | None:
+    if not _ANY_BEGINS.match(text):
+        return None
+    return next((form for form in _FORMS if form.begins.match(text)), None)
 
 
 class Joiner:
@@ -118,11 +131,7 @@ class Joiner:
                 yield from self._extend(self._pending, line)
                 return
             yield from self.flush()
-        form = (
-            next((form for form in _FORMS if form.begins.match(line.text.lstrip())), None)
-            if line.may_be_joined
-            else None
-        )
+        form = _form_of(line.text.lstrip()) if line.may_be_joined else None
         is_open = form is not None and not form.complete.search(line.text)
         if is_open or self._is_cut(line):
             self._pending, self._form, self._last, self._pieces = line, form, line, 1

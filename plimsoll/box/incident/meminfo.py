@@ -131,7 +131,8 @@ class Account:
     def _counts(self, text: str) -> bool:
         if text.startswith("Node ") or "kB" in text.partition("Free swap")[0]:
             return False
-        found = {name: int(value) for name, value in _PAGES.findall(text) if name in _LISTED}
+        # a stack has no colon, and is the longest part of many reports
+        found = {name: int(value) for name, value in _PAGES.findall(text) if name in _LISTED} if ":" in text else {}
         self._pages |= found
         self._totals(text)
         return bool(found)
@@ -161,7 +162,8 @@ class Account:
         return True
 
     def _totals(self, text: str) -> bool:
-        swaps, counts = _SWAP.findall(text), _COUNTED.findall(text)
+        swaps = _SWAP.findall(text) if "swap" in text else []
+        counts = _COUNTED.findall(text) if " pages " in text else []
         for name, value, total in swaps:
             self._swap[name] = int(value)
             if total:

@@ -15,7 +15,7 @@ COMPANION_S = 1.0
 MAX_FAULTS = 20
 """A crash of the firmware is told in a hundred lines."""
 _NVRM = re.compile(
-    r"(?:(?:nvidia \S+ )?NVRM: ?|(?=nv(?:Check|Assert)OkFailed|_(?:memdesc|iovaspace|kgsp)\w+: ))"
+    r"(?:(?:nvidia \S+ )?NVRM: ?|nvidia-uvm: |(?=nv(?:Check|Assert)OkFailed|_(?:memdesc|iovaspace|kgsp)\w+: ))"
     r"(?:GPU[0-9]+ |GPU at \S+ |\(?GPU [0-9a-fA-F:.]+\)?:? )?(.*)",
     re.DOTALL,
 )
@@ -24,13 +24,15 @@ _XID = re.compile(
     r"(?:, pid='?(?P<pid>[^,']*)'?)?(?:, name='?(?P<name>[^,']*)'?)?,? ?(?P<text>.*)",
     re.DOTALL,
 )
-_RETURNED = re.compile(r"(?:returned from|\.{3}|…)\s*(\w+)\s*(?:\(|$|@)")
+_RETURNED = re.compile(r"(?:returned from|\.{3}|…)\s*(\w+(?:(?:->|\.)\w+)*)\s*(?:\(|$|@)")
 _FUNCTION = re.compile(r"(\w+): ")
 _ERROR = re.compile(r"\[(NV_ERR_\w+)\]|\b(NV_ERR_\w+)")
 _REFUSED = re.compile(r"NV_ERR_NO_MEMORY|Out of memory|[Ff]ailed to allocate|[Oo]ut of (?:sysmem|vidmem)|\(0x0*51\)")
 _RETRIED = frozenset({"_memdescAllocInternal", "memdescAllocInternal", "memdescAlloc"})
 """Functions whose callers try again with smaller pages."""
 _AGAIN = re.compile(r"\(?(?:repeats|repeated)\b")
+_HISTORY = re.compile(r"\s*-?\d+\s+\d+\s+[A-Z_]+\s|.*RPC (?:history|event history)|\s*entry function")
+"""The table of calls that follows a call without an answer."""
 _FIRMWARE = re.compile(r"GSP|RPC|[Hh]eartbeat|RmInitAdapter|API mismatch|fallen off|rcWatchdog|Assertion failed")
 _LOADING = re.compile(r"loading NVIDIA UNIX .*?(?:for (\S+)\s+)?(\d{3}\.\d+(?:\.\d+)?)\b")
 _CATEGORIES = {
@@ -73,7 +75,7 @@ class Nvrm:
             self._sink.platform["driver"] = loading[2]
         elif _REFUSED.search(text):
             self._refusal(line, text, times)
-        elif _FIRMWARE.search(text) and self._faults < MAX_FAULTS:
+        elif _FIRMWARE.search(text) and not _HISTORY.match(text) and self._faults < MAX_FAULTS:
             self._faults += 1
             self._sink.note(line, "driver_fault", f"the driver reports: {text}")
         return True

@@ -114,11 +114,11 @@ class Oom:
             return
         if report.invoker or report.summarised or report.victim:
             self._emit(report)
-        elif account := report.account.report():
-            self._sink.note(report.first, "memory_report", meminfo.describe(account), report=account)
+        elif (account := report.account.report()) and (text := meminfo.describe(account)):
+            self._sink.note(report.first, "memory_report", text, report=account)
 
     def _begins(self, line: Line) -> bool:
-        match = _INVOKED.match(line.text)
+        match = _INVOKED.match(line.text) if "invoked oom-killer" in line.text else None
         if not match:
             return False
         self.close()

@@ -5,29 +5,41 @@ import re
 from plimsoll.box.incident.model import Line
 from plimsoll.box.incident.sink import Sink
 
-_AER = re.compile(r"(?:pcieport|[\w-]+) ([0-9a-f:.]+): AER: (.*)|AER: (.*)")
+_AER = re.compile(r"(?:[\w-]+ )?([0-9a-f:.]{7,}): (?:AER: .*|PCIe Bus Error: severity=.*)|AER: .*|DPC: .*error.*")
+_NETWORK = re.compile(
+    r"mlx5_core ([0-9a-f:.]+): (?:[\w-]+: )?.*?(?:health compromised|PCI slot is unavailable|Fatal error|fatal error"
+    r"|device is disabled|firmware internal error|assert_var\[0\]|\btimeout\b.*[Ll]eak)"
+)
+"""What the driver of the ConnectX card says once the card does not answer."""
 _MODULES = ("mlx5", "mstflint", "mst_", "mft", "nvidia_peermem", "ib_", "rdma")
 MAX_NOTES = 200
 
 
 class Pci:
-    """Reads AER lines."""
+    """Reads such lines."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._seen = 0
 
     def read(self, line: Line) -> bool:
-        """Take an AER line; corrected errors are only counted."""
-        match = _AER.match(line.text) if line.may_be_kernel else None
-        if not match:
+        """Take a line; corrected errors are no incident."""
+        if not line.may_be_kernel:
             return False
-        self._seen += 1
+        match = _AER.match(line.text)
+        network = None if match else _NETWORK.match(line.text)
+        if network:
+            self._note(line, "network", f"the network card: {line.text}", network[1])
+        if not match:
+            return network is not None
         corrected = "orrect" in line.text and "Uncorrect" not in line.text
-        if self._seen <= MAX_NOTES:
-            kind = "pcie_corrected" if corrected else "pcie"
-            self._sink.note(line, kind, f"PCIe error: {line.text}", device=match[1])
+        self._note(line, "pcie_corrected" if corrected else "pcie", f"PCIe error: {line.text}", match[1])
         return True
+
+    def _note(self, line: Line, kind: str, text: str, device: str | None) -> None:
+        self._seen += 1
+        if self._seen <= MAX_NOTES:
+            self._sink.note(line, kind, text, device=device)
 
 
 def is_network(module: str | None) -> bool:

@@ -10,7 +10,7 @@ from plimsoll.box.incident.asides import Asides
 from plimsoll.box.incident.boots import Boots
 from plimsoll.box.incident.guardlog import GuardLog
 from plimsoll.box.incident.joining import UNKNOWN, Joiner, shape
-from plimsoll.box.incident.model import NO_STAMP, Event, Findings, Gap, Line, Stamp
+from plimsoll.box.incident.model import NO_STAMP, DriverAllocFailure, Event, Findings, Gap, Line, Note, Stamp
 from plimsoll.box.incident.nvrm import Nvrm
 from plimsoll.box.incident.oom import Oom
 from plimsoll.box.incident.pci import Pci
@@ -36,10 +36,13 @@ _USUAL = re.compile(
 )
 MAX_DATES = 4096
 MAX_BOOTS = 1000
+MAX_LIVE = 1000
+"""Of a log that goes on, so many events and notes are remembered, to know what goes on."""
+_RECENT = 8
 SAME_BOOT_S = 30.0
+"""The two clocks drift, and a wall clock is set at boot."""
 ANEW_S = 20.0
 """Processors write into the kernel's log beside each other, but not by seconds."""
-"""The two clocks drift, and a wall clock is set at boot."""
 FULL_LINES = 20
 _HEADING_LINES = 5
 _RULE = re.compile(r"[\s|:+-]*")
@@ -77,15 +80,18 @@ def read(name: str, blocks: Iterable[bytes], modified_s: float | None = None) ->
 
 
 class Live:
-    """Reads a log that goes on, a line at a time."""
+    """Reads a log that goes on, a record at a time; memory stays bounded however long it goes on."""
 
     def __init__(self, name: str) -> None:
+        self._name = name
         self._reading = _Reading(name, b"")
         self._number = 0
 
-    def feed(self, raw: bytes) -> list[Event]:
-        """Return the events that begin with the next line."""
+    def feed(self, raw: bytes) -> list[Event | Note]:
+        """Return the events and notes that begin with the next record, and those that it makes worse."""
         self._number += 1
+        if self._reading.is_full():
+            self._reading = _Reading(self._name, b"")
         return self._reading.feed(Unit(self._number, raw))
 
 
@@ -124,12 +130,27 @@ class _Reading:
         found = next((each for each in headings if each), None)
         return Table(self._sink, *found) if found else None
 
-    def feed(self, unit: Unit) -> list[Event]:
-        """Return what events one more line has begun."""
-        told = len(self._sink.events)
+    def is_full(self) -> bool:
+        """Say whether enough was kept of a log that goes on; a report that is just being read may end before."""
+        kept = len(self._sink.events) + len(self._sink.notes)
+        return kept >= 2 * MAX_LIVE or (kept >= MAX_LIVE and not self._is_busy())
+
+    def feed(self, unit: Unit) -> list[Event | Note]:
+        """Return what one more record has begun, and the driver's failures that turn out to be hard ones."""
+        events, notes = self._sink.events, self._sink.notes
+        told, noted, before = len(events), len(notes), events[-_RECENT:]
         for line in self._lines(unit):
             self._take(line)
-        return self._sink.events[told:]
+        # a record is whole: nothing of it comes later
+        for line in self._joiner.flush():
+            self._message(line._replace(text=line.text.lstrip()))
+        recent = events[told - len(before) : told]
+        worse = [now for was, now in zip(before, recent, strict=True) if _severity(was) != _severity(now)]
+        return [*worse, *events[told:], *notes[noted:]]
+
+    def _is_busy(self) -> bool:
+        """Say whether the lines that follow may belong to what was read last."""
+        return self._oom.wants_more or self._stalls.wants_more or self._joiner.wants_more or self._boots.wants_more
 
     def run(self, blocks: Iterable[bytes], modified_s: float | None) -> Findings:
         problem = None
@@ -139,10 +160,7 @@ class _Reading:
                 for line in self._lines(unit):
                     last = line
                     self._take(line)
-                busy = (
-                    self._oom.wants_more or self._stalls.wants_more or self._joiner.wants_more or self._boots.wants_more
-                )
-                self._cutter.follow = max(self._cutter.follow, 1 if busy else 0)
+                self._cutter.follow = max(self._cutter.follow, 1 if self._is_busy() else 0)
         except (OSError, EOFError) as error:
             problem = f"not read to its end: {error}"
         self._close(last)
@@ -186,7 +204,8 @@ class _Reading:
             self._last = stamp
         if stamp.form == "yearless" and len(self._dates) < MAX_DATES:
             self._dates |= {(int(y), int(m), int(d)) for y, m, d in _DATE.findall(line.text[:400])}
-        clock = _CLOCK.match(line.text) if line.may_be_kernel else None
+        is_clock = "setting system clock" in line.text and line.may_be_kernel
+        clock = _CLOCK.match(line.text) if is_clock else None
         if stamp.uptime_s is None:
             return
         if clock:
@@ -216,11 +235,10 @@ class _Reading:
             self._oom.close()
             self._stalls.close()
             return
-        settings = partial(recording.settings, self._sink)
-        readers = (
-            self._guard.read, self._pci.read, self._userspace.read, self._asides.read, settings, self._facts.read,
-        )  # fmt: skip
-        any(read(line) for read in readers)
+        if any(read(line) for read in (self._guard.read, self._pci.read, self._userspace.read, self._asides.read)):
+            return
+        if line.program != "kernel":
+            any(read(line) for read in (partial(recording.settings, self._sink), self._facts.read))
 
     def _close(self, last: Line) -> None:
         for line in self._joiner.flush():
@@ -264,6 +282,10 @@ class _Reading:
             hosts=frozenset(self._prefix.hosts), series=tuple(self._sink.series),
             silences=self._silences.count if self._silences else 0,
         )  # fmt: skip
+
+
+def _severity(event: Event) -> str | None:
+    return event.severity if isinstance(event, DriverAllocFailure) else None
 
 
 def _parse(text: str) -> Line:

@@ -20,18 +20,25 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = (
             r"(?<![\w:])(?:[0-9a-fA-F]{1,4}:){3,7}(?::?[0-9a-fA-F]{1,4})+(?![\w:.])|(?<![\w:])fe80::[0-9a-fA-F:]+"
         ),
     ),
-    ("id", re.compile(r"(?<![0-9a-fA-F])(?:[0-9a-f]{64}|[0-9a-f]{32})(?![0-9a-fA-F])")),
+    ("id", re.compile(r"(?<![0-9a-fA-F])[0-9a-f]{32,}(?![0-9a-fA-F])")),
     (
         "id",
         re.compile(
-            r"(?<![0-9a-f])[0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}(?![0-9a-f])"
+            r"(?:(?<![0-9a-f])|(?<=pod))[0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}(?![0-9a-f])"
         ),
     ),
-    ("id", re.compile(r"(?<=docker-)[0-9a-f]{12}(?=\.scope)|(?<=container )[0-9a-f]{12}\b")),
+    ("id", re.compile(r"(?<=docker-)[0-9a-f]{12}(?=\.scope)|(?i:(?<=container )|(?<=container=))[0-9a-f]{12,31}\b")),
     ("serial", re.compile(r"(?i)(?<=serial_number: )[\w-]+|(?<=serial_number=)[\"']?[\w-]+")),
     ("serial", re.compile(r"(?i)(?<=serial number: )[\w-]+|(?<=serial: )[\w-]+")),
-    ("user", re.compile(r"(?<=/home/)[\w.-]+|(?<=/Users/)[\w.-]+|(?<=\bfor user )[\w.-]+")),
+    (
+        "user",
+        re.compile(
+            r"(?<=/home/)[\w.-]+|(?<=/Users/)[\w.-]+|(?<=\bfor user )[\w.-]+|(?<=\bof user )[\w.-]+"
+            r"|(?i:(?<=\buser=)|(?<=\bUSER=\"))[a-z_][\w.-]*"
+        ),
+    ),
 )
+_NO_DOMAIN = "service|scope|slice|socket|timer|mount|target|log|gz|bz2|xz|txt|json|jsonl|csv|pyz|gguf"
 _PATH = re.compile(r"(?<![\w/.])/[\w.@+-]+(?:/[\w.@+-]+)+")
 LEFT = (
     "names of processes and units",
@@ -48,7 +55,10 @@ class Redactor:
 
     def __init__(self, hosts: Iterable[str]) -> None:
         names = sorted({name for name in hosts if len(name) > 1}, key=lambda name: (-len(name), name))
-        self._hosts = re.compile(r"(?<![\w-])(?:" + "|".join(map(re.escape, names)) + r")(?![\w-])") if names else None
+        # a name goes with its domain; what ends like a unit or a file is one that happens to be called the same
+        own = "|".join(map(re.escape, names))
+        domain = rf"(?:\.(?!(?:{_NO_DOMAIN})\b)[A-Za-z][\w-]*)*"
+        self._hosts = re.compile(rf"(?<![\w-])(?:{own})(?![\w-]){domain}") if names else None
         self._known: dict[tuple[str, str], str] = {}
 
     def _name(self, kind: str, value: str) -> str:

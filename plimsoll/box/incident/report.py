@@ -114,23 +114,25 @@ def _section(title: str, rows: list[str], most: int | None) -> Iterator[str]:
 
 def _row(timed: Timed) -> str:
     place = timed.event.place
-    return f"{timed.moment.text or '(no time)'}  {describe(timed.event)}  [{_at(place)}]"
+    return f"{timed.moment.text or '(no time)'}  {describe(timed.event)}  [{at(place)}]"
 
 
-def _at(place: Place) -> str:
+def at(place: Place) -> str:
+    """Return where something stands, as people write it."""
     return f"{place.file}:{place.line}"
 
 
 def _ground(text: str, place: Place) -> str:
-    return f"{text}  [{_at(place)}]"
+    return f"{text}  [{at(place)}]"
 
 
 def _victims(timeline: Timeline, *, verbose: bool) -> Iterator[str]:
     kills = [t.event for t in timeline.events if isinstance(t.event, OomKill) and t.event.scope != "sysrq"]
-    rows = []
+    rows: list[str] = []
     for kill in kills if verbose else kills[-2:]:
         found = victim.why(kill)
-        rows += list(found.lines) if found else []
+        adj = kill.victim.oom_score_adj if kill.victim else None
+        rows += found.lines if found else victim.inherited(adj, kill.scope)
         if kill.memory and (text := meminfo.describe(kill.memory)):
             rows.append(text)
     yield from _section("Why this victim, and where memory was", rows, None)

@@ -26,6 +26,8 @@ class Sample(NamedTuple):
     free_gib: float | None = None
     used_gib: float | None = None
     full_percent: float | None = None
+    lasts_s: float | None = None
+    """For how long it was like this, where the row is a time and not a moment."""
 
 
 class Samples:
@@ -43,6 +45,8 @@ class Samples:
         self._stall_began: Line | None = None
         self._stalled_s = 0.0
         """The longest time in which no sample was below."""
+        self._timed = False
+        """Whether the rows themselves say how long they lasted."""
         self._period_s: float | None = None
         self._previous: Sample | None = None
         self._stride = 1
@@ -55,7 +59,7 @@ class Samples:
     def take(self, sample: Sample) -> None:
         """Take the next sample."""
         if self._count % self._stride == 0:
-            self._sink.series.append(Point(sample.line.stamp, _level(sample), sample.full_percent))
+            self._sink.series.append(Point(sample.line.stamp, _shown(sample), sample.full_percent))
         if len(self._sink.series) > MAX_POINTS:
             self._sink.series[:] = self._sink.series[::2]
             self._stride *= 2
@@ -69,7 +73,9 @@ class Samples:
         else:
             self._stalled += 1
             self._stall_began = self._stall_began or sample.line
-            self._stalled_s = max(self._stalled_s, elapsed_s(self._stall_began.stamp, sample.line.stamp) or 0.0)
+            since_s = elapsed_s(self._stall_began.stamp, sample.line.stamp) or 0.0
+            self._stalled_s = max(self._stalled_s, since_s if sample.lasts_s is None else sample.lasts_s)
+            self._timed |= sample.lasts_s is not None
             if self._stall is None or full > (self._stall.full_percent or 0):
                 self._stall = sample
         self._window = [s for s in self._window[-_WINDOW:] if self._recent(s, sample)]
@@ -111,12 +117,13 @@ class Samples:
         if self._fall:
             drop, above, below = self._fall
             seconds = elapsed_s(above.line.stamp, below.line.stamp)
+            high, low = _level(above) or 0.0, _level(below) or 0.0
+            known = high >= 0 and low >= 0
+            course = f"available memory fell from {high:.2f} to {low:.2f}" if known else _rise(high, low)
             self._sink.note(
-                above.line, "memory_fall",
-                f"{self._source}: available memory fell from {_level(above):.2f} to {_level(below):.2f} GiB "
-                f"in {seconds:g} s"
-                f"{self._steepest()}",
-                from_gib=_level(above), to_gib=_level(below), seconds=seconds, drop_gib=round(drop, 3),
+                above.line, "memory_fall", f"{self._source}: {course} GiB in {seconds:g} s{self._steepest()}",
+                from_gib=high if known else None, to_gib=low if known else None, seconds=seconds,
+                drop_gib=round(drop, 3),
             )  # fmt: skip
         if self._stall:
             free = self._stall.free_gib if self._stall.free_gib is not None else self._stall.available_gib
@@ -126,6 +133,7 @@ class Samples:
                 f"{self._source}: PSI full {self._stall.full_percent:g} %{level}: everybody waited for memory, "
                 f"whatever the level says ({self._stalled} of {self._count} samples above {STALL_FULL_PERCENT:g} %)",
                 full_percent=self._stall.full_percent, free_gib=free, longest_s=self._stalled_s, samples=self._count,
+                timed=self._timed,
             )  # fmt: skip
 
     def _steepest(self) -> str:
@@ -137,7 +145,20 @@ class Samples:
 
 
 def _level(sample: Sample) -> float | None:
-    return sample.available_gib if sample.available_gib is not None else sample.free_gib
+    """Return the level; where only what is in use is told, the negative of it, which falls as it rises."""
+    if sample.available_gib is not None or sample.free_gib is not None:
+        return sample.available_gib if sample.available_gib is not None else sample.free_gib
+    return None if sample.used_gib is None else -sample.used_gib
+
+
+def _shown(sample: Sample) -> float | None:
+    """Return the level that can be drawn: what is in use is no level of what is left."""
+    level = _level(sample)
+    return level if level is not None and level >= 0 else None
+
+
+def _rise(high: float, low: float) -> str:
+    return f"memory in use rose from {-high:.2f} to {-low:.2f}"
 
 
 def describe(sample: Sample) -> str:

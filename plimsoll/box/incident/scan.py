@@ -2,8 +2,8 @@
 
 Reading every line of a 1 GB log in Python takes minutes. So each block is searched for words that every message of
 interest has; only lines with one of them, and those that a reader asks for after them, are taken apart. The words were
-chosen for their rarity and length: on an x86-64 core the C library's memmem went over a kern.log at 0.5 to 2.8 GB/s a
-word, Python's own search at 0.4 to 1.1, one regular expression of all of them at 0.04.
+chosen for their rarity and length: on an x86-64 core the C library's memmem went over a kern.log at 0.5 to 5 GB/s a
+word, the longer the faster, Python's own search at 0.4 to 1.3, one regular expression of all of them at 0.04.
 """
 
 import ctypes
@@ -11,12 +11,18 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-WORDS = (
-    b"oom", b"NVRM: ", b"ut of memory", b"otal-vm", b"blocked ", b"BUG: ", b"detected ", b"panic - not", b"Oops: ",
-    b"protection fault", b"nternal error: ", b"Linux version", b"setting system clock", b"AER: ", b"mem avail",
-    b"SIGTERM", b"SIGKILL", b"low on mem", b"ry pressure", b"plimsoll", b"=killed", b"the force", b"active_anon",
-    b"page allocation", b"Missed ",
+KERNEL_WORDS = (
+    b"oom", b"NVRM: ", b"ut of memory", b"for more than ", b"BUG: ", b"detected ", b"panic - not", b" [#",
+    b"kernel BUG at", b"Linux version", b"PCIe Bus Error", b"plimsoll", b"nactive_anon:",
+    b"page allocation",
 )  # fmt: skip
+OTHER_WORDS = (
+    b"otal-vm", b"blocked ", b"AER: ", b"mlx5_core ", b"mem avail", b"user mem total", b"SIGTERM", b"SIGKILL",
+    b"low on mem", b"ry pressure", b"=killed", b"the force", b"Missed ", b"setting system clock",
+    b"nternal error: ", b"Oops: ",
+)  # fmt: skip
+"""What programs say, and lines of the kernel that no log of its own has without one of the others before them."""
+_OF_KERNEL = b" kernel: "
 BLOCK_BYTES = 1 << 20
 MAX_UNIT_BYTES = 256 << 10
 """A line that is longer is cut: after a hard reset a file may hold megabytes of NUL bytes and no newline."""
@@ -74,9 +80,15 @@ def _positions(chunk: bytes, word: bytes, start: int, stop: int) -> Iterator[int
             return
 
 
-def hits(chunk: bytes, start: int, stop: int) -> list[int]:
-    """Return where in a range of a chunk a word stands, in order."""
-    return sorted(at for word in WORDS for at in _positions(chunk, word, start, stop))
+def hits(chunk: bytes, start: int, stop: int, lines: int | None = None) -> list[int]:
+    """Return where in a range of a chunk a word stands, in order; of a log of the kernel's alone half of them will do.
+
+    To see that no line is anybody else's takes a third of what looking for what the others say would take.
+    """
+    lines = chunk.count(b"\n", start, stop) if lines is None else lines
+    of_kernel = lines > 0 and chunk.count(_OF_KERNEL, start, stop) >= lines
+    words = KERNEL_WORDS if of_kernel else (*KERNEL_WORDS, *OTHER_WORDS)
+    return sorted(at for word in words for at in _positions(chunk, word, start, stop))
 
 
 class Cutter:
@@ -128,7 +140,8 @@ class Cutter:
         counted, number = position, self.lines + 1
         if self._silences is not None and position < stop:
             self._silences.look(chunk[position:stop], number)
-        found = hits(chunk, position, stop) if not self._everything else []
+        lines = chunk.count(b"\n", position, stop)
+        found = hits(chunk, position, stop, lines) if not self._everything else []
         index = 0
         while position < stop:
             if self._everything or self.follow > 0:
@@ -147,7 +160,7 @@ class Cutter:
             counted = self._start = start
             yield Unit(number, chunk[start : min(end, start + MAX_UNIT_BYTES)])
             position = end
-        self.lines = number - 1 + chunk.count(b"\n", counted, stop)
+        self.lines += lines
 
 
 class Silences:

@@ -19,14 +19,20 @@ _BLOCKER = re.compile(
 _STATE = re.compile(r"task:(.{1,64}?)\s+state:(\w)\b.*?\bpid:\s*(\d+)\b")
 _OLD_STATE = re.compile(r"(.{1,64}?)\s+D\s+(?:[0-9a-f]{8,16}\s+)?\d+\s+(\d+)\s+\d+\s+0x")
 FRAME = re.compile(r"\s*(?:\[<[0-9a-f]+>\] )?(\? )?([\w.$]+)\+0x[0-9a-f]+/0x[0-9a-f]+(?: \[(\w+)(?: [0-9a-f]+)?\])?")
+_FRAME_OF_ARM = re.compile(
+    r"\s*(?:\[<[0-9a-f]+>\] )?(?P<guess>\? )?\(?(?P<name>[\w.$]+)(?: \[(?P<module>\w+)\])?\)? from (?:\[<|[\w.$]+\+0x)"
+)
+"""32-bit ARM names the caller beside each function."""
 _SUPPRESSED = re.compile(r"Future hung task reports are suppressed")
-_SOFT = re.compile(r"(?:(?:NMI )?watchdog: )?BUG: soft lockup - CPU#(\d+) stuck for (\d+)s! \[(.*):(\d+)\]")
+_SOFT = re.compile(r"(?:(?:NMI )?watchdog: )?BUG: soft lockup - CPU#(\d+) stuck for (\d+)s! \[(.*): ?(\d+)\]")
 _HARD = re.compile(
     r"(?:(?:NMI )?watchdog: )?(?:Watchdog detected hard LOCKUP on cpu (\d+)"
     r"|CPU:? ?\d+ detected hard LOCKUP on other CPUs? ([\d,-]+)"
     r"|Watchdog CPU:(\d+) Hard LOCKUP|CPU(\d+): Watchdog detected hard LOCKUP)",
     re.IGNORECASE,
 )
+_OF_LOCKUPS = ("lockup", "LOCKUP", "stall", "starved")
+"""Looked for first: most lines have none of them, and four searches of each took a tenth of all time."""
 _RCU = re.compile(
     r"(?:rcu: )?(?:INFO: )?(\w+) (?:self-)?detected (?:expedited )?stalls? on CPU|rcu: .*kthread starved for"
 )
@@ -34,7 +40,7 @@ _WORKQUEUE = re.compile(r"BUG: workqueue lockup - pool.*? stuck for (\d+)s!")
 _OOPS = re.compile(
     r"BUG: (?!soft lockup|workqueue)(?:unable to handle|kernel |stack guard|KASAN|KFENCE).*|kernel BUG at .*"
     r"|(?:Internal error: )?Oops\b.*|Internal error: .*|Unable to handle kernel .*|general protection fault.*"
-    r"|\[\s*#\d+\].*"
+    r"|\[\s*#\d+\].*|invalid opcode: .*\[#\d+\].*"
 )
 _PANIC = re.compile(r"Kernel panic - not syncing: ?(.*)")
 PROCESS = re.compile(r"CPU: \d+ (?:UID: \d+ )?PID: (\d+) Comm: (.+?) (?:Kdump: .*?)?(?:Tainted|Not tainted)(.*)")
@@ -47,15 +53,24 @@ _ASKED = re.compile(
     r"sysrq(?: triggered crash|_handle_crash)|SysRq : Trigger a crash|[Ss]ys[Rr]q: .*[Tt]rigger a crash|lkdtm"
 )
 _SYSRQ = re.compile(r"sysrq: .*Trigger a crash|SysRq : Trigger a crash|lkdtm: Performing direct entry")
+_START_WORDS = (
+    "blocked ", "state:", " D ", *_OF_LOCKUPS, "Oops", "BUG", "panic", "nternal error", "Unable to handle", "fault",
+    "opcode", "[#", "[ #", "ysrq", "ysRq", "lkdtm",
+)  # fmt: skip
 _STARTS = (_HUNG, _BLOCKER, _STATE, _OLD_STATE, _SOFT, _HARD, _RCU, _WORKQUEUE, _OOPS, _PANIC, _SYSRQ)
 
 
 def frame(text: str) -> str | None:
     """Return `function` or `function [module]` of a line of a call trace; None for anything else, and for guesses."""
-    match = FRAME.match(text)
+    match = FRAME.match(text) or _FRAME_OF_ARM.match(text)
     if not match or match[1]:
         return None
     return f"{match[2]} [{match[3]}]" if match[3] else match[2]
+
+
+def _may_start(text: str) -> bool:
+    """Say whether a line begins a report; eleven searches of every line after one took most of all time."""
+    return any(word in text for word in _START_WORDS) and any(pattern.search(text) for pattern in _STARTS)
 
 
 class Stalls:
@@ -81,7 +96,7 @@ class Stalls:
             self.close()
         if self._began and not within(self._began.stamp, line.stamp, REPORT_S):
             # a stray line of another time ends nothing
-            if not any(pattern.search(line.text) for pattern in _STARTS):
+            if not _may_start(line.text):
                 return False
             self.close()
         return any(read(line) for read in (self._hung, self._lockup, self._crash, self._detail))
@@ -104,9 +119,9 @@ class Stalls:
                 self._state(line, Process(int(match[3]), match[1].strip()))
             else:
                 self.close()
-        elif match := _OLD_STATE.match(line.text):
+        elif " D " in line.text and (match := _OLD_STATE.match(line.text)):
             self._state(line, Process(int(match[2]), match[1].strip()))
-        elif _SUPPRESSED.search(line.text):
+        elif "suppressed" in line.text and _SUPPRESSED.search(line.text):
             self._sink.note(
                 line, "limit", "the kernel reports no further hung tasks: kernel.hung_task_warnings is used up"
             )
@@ -138,6 +153,8 @@ class Stalls:
 
     def _lockup(self, line: Line) -> bool:
         text, common = line.text, self._sink.common(line)
+        if not any(word in text for word in _OF_LOCKUPS):
+            return False
         if match := _SOFT.search(text):
             task = Process(int(match[4]), match[3])
             event = Lockup(**common, type="soft", cpu=int(match[1]), seconds=int(match[2]), task=task)

@@ -20,20 +20,32 @@ _UNITS = {
 }  # fmt: skip
 """GiB a unit: a watcher that writes GB for what `free -g` shows means GiB, and the difference decides nothing here."""
 _NAMED_UNIT = re.compile(r"[_ ]?[(\[]?(kib|kb|mib|mb|gib|gb|bytes|b|g|m|k)[)\]]?$", re.IGNORECASE)
-_CELL = re.compile(r"(-?\d+(?:\.\d+)?) ?(%|s|kib|kb|mib|mb|gib|gb|g|m|k)?", re.IGNORECASE)
+_CELL = re.compile(
+    r"(-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?) ?(%|s|secs?|min|h|kib|kb|mib|mb|gib|gb|g|m|k)?"
+    r"(?: ?/ ?((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?))?",
+    re.IGNORECASE,
+)
+"""A figure, in thousands or not, with its unit, and of how much."""
 _ROLES = {
-    "gap": re.compile(r"gap(?:_(?:s|sec|secs|seconds))?"),
+    "gap": re.compile(r"(?!.*(?:before|after|count|_[gmk]i?b\b)).*(?:gap|dark|frozen|outage|unreachable)(?:_[a-z]+)?"),
+    "lasts": re.compile(r"(?:dur|last(?:s|ed)\b).*"),
     "full": re.compile(r"(?=.*full)(?!.*(?:some|io|cpu)).*"),
     "available": re.compile(r"(?=.*avail)(?!.*swap).*"),
     "free": re.compile(r"(?=.*free)(?!.*(?:swap|block|order|cma)).*"),
     "used": re.compile(r"(?=.*used)(?!.*(?:swap|gpu|cpu)).*"),
+    "total": re.compile(r"(?=.*total)(?!.*(?:swap|gpu|cpu|used|count)).*"),
     "time": re.compile(
-        r"ts|t|t_?s|s|secs?|seconds|at|when|wall|clock|date.*|time.*|.*timestamp|unix.*|epoch.*|elapsed.*|uptime.*"
+        r"ts|t|t_?s|s|secs?|seconds|at|when|wall|clock|date.*|time.*|.*timestamp|last.*sample.*|unix.*|epoch.*|elapsed.*|uptime.*"
     ),
 }  # fmt: skip
 """What a column is, by its name in small letters, with `_` for all else and without its unit."""
 _COUNTERS = frozenset({"at_s", "n", "i", "seq", "pid", "line"})
 """Columns whose range says nothing."""
+_DURATIONS = (
+    (60.0, re.compile(r"(?:^|_)min(?:s|utes?)?(?:_|$)")),
+    (3600.0, re.compile(r"(?:^|_)h(?:ours?|rs?)?(?:_|$)")),
+)
+"""Seconds a unit, by how it is written."""
 _MAX_GUESSED_GIB = 2048
 _MAX_GUESSED_MIB = 2048 * 1024
 _UNIX_S = 1e9
@@ -68,8 +80,10 @@ class Table:
         self._remember(cells)
         line = Line(number, self._stamp(cells), None, text, prefixed=True)
         available, free, used = (self._gib(cells, role) for role in ("available", "free", "used"))
-        sample = Sample(line, available, free, used, self._value(cells, "full"))
-        gap_s = self._value(cells, "gap")
+        if available is None and free is None and used is not None and (total := self._total_gib(cells)):
+            available = total - used
+        sample = Sample(line, available, free, used, self._value(cells, "full"), self._seconds(cells, "lasts"))
+        gap_s = self._seconds(cells, "gap")
         if gap_s is not None and gap_s > 0:
             row = ", ".join(f"{name} {cell}" for name, cell in zip(self._names, cells, strict=True))
             common = self._sink.common(line)
@@ -96,13 +110,29 @@ class Table:
     def _remember(self, cells: Sequence[str]) -> None:
         for index, known in self._ranges.items():
             if cell := _CELL.fullmatch(cells[index]):
-                value = float(cell[1])
+                value = _figure(cell[1])
                 low, high = known or (value, value)
                 self._ranges[index] = min(low, value), max(high, value)
 
     def _value(self, cells: Sequence[str], role: str) -> float | None:
         cell = _CELL.fullmatch(cells[self._columns[role]]) if role in self._columns else None
-        return float(cell[1]) if cell else None
+        return _figure(cell[1]) if cell else None
+
+    def _seconds(self, cells: Sequence[str], role: str) -> float | None:
+        """Return a duration, whose unit stands behind it or in the column's name; seconds where none does."""
+        value = self._value(cells, role)
+        cell = _CELL.fullmatch(cells[self._columns[role]]) if value is not None else None
+        if value is None or cell is None:
+            return None
+        unit = (cell[2] or "").casefold() or _plain(self._names[self._columns[role]])
+        return value * next((s for s, pattern in _DURATIONS if pattern.search(unit)), 1.0)
+
+    def _total_gib(self, cells: Sequence[str]) -> float | None:
+        """Return what there is in all: of its own column, or as the second part of `used / total`."""
+        cell = _CELL.fullmatch(cells[self._columns["used"]])
+        if cell and cell[3]:
+            return to_gib(_figure(cell[3]), self._names[self._columns["used"]])
+        return self._gib(cells, "total")
 
     def _gib(self, cells: Sequence[str], role: str) -> float | None:
         cell = _CELL.fullmatch(cells[self._columns[role]]) if role in self._columns else None
@@ -110,7 +140,9 @@ class Table:
             return None
         own = (cell[2] or "").casefold()
         return (
-            float(cell[1]) * _UNITS[own] if own in _UNITS else to_gib(float(cell[1]), self._names[self._columns[role]])
+            _figure(cell[1]) * _UNITS[own]
+            if own in _UNITS
+            else to_gib(_figure(cell[1]), self._names[self._columns[role]])
         )
 
     def _stamp(self, cells: Sequence[str]) -> Stamp:
@@ -120,9 +152,13 @@ class Table:
         cell = _CELL.fullmatch(text)
         if not cell:
             return self._prefix.parse(0, f"{text} ").stamp
-        value = float(cell[1])
+        value = _figure(cell[1])
         scaled = value / 1000 if value > 100 * _UNIX_S else value
         return Stamp(scaled, "date", 0) if scaled > _UNIX_S else Stamp(uptime_s=value)
+
+
+def _figure(text: str) -> float:
+    return float(text.replace(",", ""))
 
 
 def split(text: str, separator: str | None) -> list[str]:

@@ -34,6 +34,10 @@ _EXITED = re.compile(r"process (?:\d+ )?exited after (\d+(?:[.,]\d+)?) seconds")
 _ESCALATING = re.compile(r"escalating to (SIG[A-Z]+) after (\d+(?:[.,]\d+)?) seconds")
 _KILL_FAILED = re.compile(r"(?:kill failed|error: could not kill process|process (?:\d+ )?did not exit)\b[: ]*(.*)")
 _THRESHOLDS = re.compile(r"sending (SIG[A-Z]+) when mem\b")
+_TOTALS = re.compile(r"mem total:\s*(\d+) MiB, user mem total:\s*(\d+) MiB")
+_DRY = re.compile(r"dryrun\b.*(?:not actually sending|no signal)|dry ?run mode")
+_DRY_REASON = "a dry run: no signal was sent"
+_ACTS = re.compile(r"low memory! at or below|[Ss]ending SIG\w+ to|[Kk]illing process", re.IGNORECASE)
 _OOMD = re.compile(r"(Killed|Marked) (\S*[/.]\S*)(?: for killing)? due to (.+)")
 _OOMD_PRESSURE = re.compile(r"memory pressure for (\S+) being ([\d.]+%) > ([\d.]+%)(?: for > (\S+))?")
 _OOMD_FAILED = re.compile(
@@ -75,6 +79,9 @@ class Userspace:
         self._samples = Samples(sink, "earlyoom")
         self._low = 0
         self._totals: set[int] = set()
+        self._idle: tuple[Line, dict[str, Any]] | None = None
+        """A report of little memory, as long as nothing has followed it."""
+        self._dry = False
         self._last: tuple[Line, int | None] | None = None
         """The last kill by earlyoom, to which what follows belongs."""
         self._oomd: tuple[Line, int | None] | None = None
@@ -96,9 +103,12 @@ class Userspace:
 
     def close(self) -> None:
         """Say what the samples show."""
+        self._was_idle()
         self._samples.close()
 
     def _kill(self, line: Line, killer: str, victim: Target, **fields: Any) -> int | None:  # noqa: ANN401
+        if killer == "earlyoom" and self._dry:
+            fields |= {"outcome": "failed", "reason": _DRY_REASON}
         return self._sink.add(UserspaceKill(**self._sink.common(line), killer=killer, victim=victim, **fields))
 
     # earlyoom
@@ -111,15 +121,35 @@ class Userspace:
         percent, swap_percent = _float(match[3]), _float(match[4])
         self._samples.take(Sample(line, available_gib=available / KIB_PER_MIB))
         self._denominator(line, total)
-        if percent <= LOW_PERCENT and swap_percent > FREE_SWAP_PERCENT and self._low < MAX_LOW_NOTES:
-            self._low += 1
-            self._sink.note(
-                line, "low_and_idle",
-                f"earlyoom saw {available} of {total} MiB available ({percent:g} %) and did nothing: "
-                f"{swap_percent:g} % of swap was free, and it acts only when both are low",
-                available_mib=available, total_mib=total, percent=percent, swap_free_percent=swap_percent,
-            )  # fmt: skip
+        self._was_idle()
+        if percent <= LOW_PERCENT and swap_percent > FREE_SWAP_PERCENT:
+            self._idle = line, {
+                "available_mib": available, "total_mib": total, "percent": percent, "swap_free_percent": swap_percent,
+            }  # fmt: skip
         return True
+
+    def _was_idle(self) -> None:
+        """Say that earlyoom did nothing, where no act followed a report of so little memory."""
+        idle, self._idle = self._idle, None
+        if idle is None or self._low >= MAX_LOW_NOTES:
+            return
+        self._low += 1
+        line, facts = idle
+        self._sink.note(
+            line, "low_and_idle",
+            f"earlyoom saw {facts['available_mib']} of {facts['total_mib']} MiB available ({facts['percent']:g} %) and "
+            f"did nothing: {facts['swap_free_percent']:g} % of swap was free, and it acts only when both are low",
+            **facts,
+        )  # fmt: skip
+
+    def _user_total(self, line: Line, total: int, user: int) -> None:
+        self._sink.note(
+            line, "moving_total",
+            f"earlyoom counts in percent of {user} MiB (MemAvailable + AnonPages), not of {total}: since version 1.8; "
+            f"5 % of it is {user // 20} MiB, and what a driver holds is in neither",
+            total_mib=total, user_total_mib=user,
+        )  # fmt: skip
+        self._totals |= {total, user}
 
     def _denominator(self, line: Line, total: int) -> None:
         """Say once that the total moves: since 1.8 it is MemAvailable + AnonPages, without what a driver holds."""
@@ -136,8 +166,16 @@ class Userspace:
         if line.program not in (None, "earlyoom"):
             return False
         text = line.text
+        if self._idle and _ACTS.match(text):
+            self._idle = None
         if _THRESHOLDS.match(text):
             self._sink.note(line, "setting", f"earlyoom: {text.strip()}")
+        elif match := _TOTALS.match(text):
+            self._user_total(line, int(match[1]), int(match[2]))
+        elif _DRY.match(text):
+            self._dry = True
+            if self._last:
+                self._sink.amend(self._last[1], outcome="failed", reason=_DRY_REASON)
         elif match := _SENDING.match(text):
             rss = int(match[6]) * KIB_PER_MIB if match[6] else None
             victim = Target(int(match[2]), match[4], int(match[3]) if match[3] else None, None, rss, int(match[5]))

@@ -122,9 +122,15 @@ def _alternatives(chosen: Ranked, following: Ranked | None, rank: int, total: in
         by_adj = chosen.base < following.base
         if by_adj:
             found.append(f"it was not the larger of the two: its oom_score_adj of {chosen.task.oom_score_adj} decided")
-    if chosen.task.oom_score_adj in USER_DEFAULT_ADJ and kill.scope == "host":
-        found.append(
-            f"an oom_score_adj of {chosen.task.oom_score_adj} is what a user's systemd manager or an editor hands "
-            "down, not something that the program chose (DefaultOOMScoreAdjust= of the user manager)"
-        )
-    return tuple(found)
+    return (*found, *inherited(chosen.task.oom_score_adj, kill.scope))
+
+
+def inherited(adj: int | None, scope: str | None) -> tuple[str, ...]:
+    """Return where a score comes from that a program hardly chose itself; nothing for another."""
+    if adj not in USER_DEFAULT_ADJ or scope != "host":
+        return ()
+    why = (
+        f"an oom_score_adj of {adj} is what a user's systemd manager or an editor hands down, not something that the "
+        "program chose (DefaultOOMScoreAdjust= of the user manager)"
+    )
+    return (why,)

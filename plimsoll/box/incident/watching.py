@@ -2,23 +2,38 @@
 
 import contextlib
 import os
+import select
 import time
 from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from plimsoll.box.errors import UsageError
 from plimsoll.box.host import Host
+from plimsoll.box.incident import document
 from plimsoll.box.incident.clocks import Clocks
-from plimsoll.box.incident.model import Event, Findings, Stamp
+from plimsoll.box.incident.model import Event, Findings, Note, Stamp
 from plimsoll.box.incident.reader import Live
-from plimsoll.box.incident.timeline import Timed
+from plimsoll.box.incident.timeline import Timed, TimedNote
+from plimsoll.box.incident.wording import describe
 
 KMSG = "/dev/kmsg"
 RECORD_BYTES = 8192
 """The kernel hands over one record a read, of at most 1 KiB and its dictionary."""
+STDOUT = 1
+EARLY_SIGNS = frozenset({"allocation_failure", "allocation_stall", "driver_fault", "pcie"})
+"""Notes that come before an incident; each kind is told once a minute: a storm has thousands a second."""
+EVERY_S = 60.0
 
 
-def watch(host: Host, tell: Callable[[Timed], None]) -> None:
-    """Tell of each event from now on, when its first record is complete; ends only where the log does.
+class Told(NamedTuple):
+    """An event or an early sign, for programs and for people."""
+
+    document: dict[str, Any]
+    text: str
+
+
+def watch(host: Host, tell: Callable[[Told], None]) -> None:
+    """Tell of each event and early sign from now on, when its first record is complete; ends only where the log does.
 
     Raises UsageError where the kernel's log cannot be read.
     """
@@ -29,15 +44,31 @@ def watch(host: Host, tell: Callable[[Timed], None]) -> None:
     with os.fdopen(kmsg, "rb", buffering=0):
         with contextlib.suppress(OSError):
             os.lseek(kmsg, 0, os.SEEK_END)
-        live = Live(KMSG)
-        source = Findings(file=KMSG, boots=(_boot(),))
+        live, signs = Live(KMSG), _Signs()
         for record in _records(kmsg):
-            for event in live.feed(record):
-                tell(_timed(event, source))
+            for found in live.feed(record):
+                if isinstance(found, Event) or signs.are_due(found, time.monotonic()):
+                    tell(_told(found))
+
+
+class _Signs:
+    def __init__(self) -> None:
+        self._told_at_s: dict[str, float] = {}
+
+    def are_due(self, note: Note, now_s: float) -> bool:
+        """Say whether a note is an early sign of a kind that was not told within the last minute."""
+        due = note.kind in EARLY_SIGNS and now_s - self._told_at_s.get(note.kind, -EVERY_S) >= EVERY_S
+        if due:
+            self._told_at_s[note.kind] = now_s
+        return due
 
 
 def _records(kmsg: int) -> Iterator[bytes]:
-    while True:
+    ready = select.poll()
+    ready.register(kmsg, select.POLLIN)
+    # asked for nothing, it still says when nobody reads any more what is told: the other end of a lost connection
+    ready.register(STDOUT, 0)
+    while not any(file == STDOUT and event & (select.POLLERR | select.POLLHUP) for file, event in ready.poll()):
         try:
             record = os.read(kmsg, RECORD_BYTES)
         except BrokenPipeError:
@@ -48,10 +79,10 @@ def _records(kmsg: int) -> Iterator[bytes]:
         yield from (line for line in record.split(b"\n") if line and not line.startswith(b" "))
 
 
-def _boot() -> Stamp:
-    return Stamp(time.time(), "date", 0, time.monotonic())
-
-
-def _timed(event: Event, source: Findings) -> Timed:
-    moment = Clocks([source], time.time()).resolve(event.stamp, source)
-    return Timed(event, moment, moment.at_s)
+def _told(found: Event | Note) -> Told:
+    # the clock of the day may be set while this runs
+    source = Findings(file=KMSG, boots=(Stamp(time.time(), "date", 0, time.monotonic()),))
+    moment = Clocks([source], time.time()).resolve(found.stamp, source)
+    if isinstance(found, Note):
+        return Told(document.note(TimedNote(found, moment)), f"{moment.text}  {found.text}")
+    return Told(document.event(Timed(found, moment, moment.at_s)), f"{moment.text}  {describe(found)}")
