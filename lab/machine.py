@@ -22,7 +22,8 @@ from lab.progress import Progress
 from lab.shell import Result, Shell
 from lab.snapshot import Snapshot, Spec, ensure_snapshot, reboot
 
-COMMAND_TIMEOUT_S = 60.0
+COMMAND_TIMEOUT_S = 120.0
+"""`systemctl disable` took more than 60 s on a host that ran three other machines: a reload for each of two links."""
 RESTORE_TIMEOUT_S = 60.0
 REBOOT_TIMEOUT_S = 300.0
 CONNECT_TIMEOUT_S = 15

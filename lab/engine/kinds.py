@@ -50,10 +50,12 @@ class Kind:
         return tuple(name[:15] for name in (self.name, self.worker) if name)
 
 
-def completion(status: Status) -> Answer:
-    """A short answer to a prompt."""
+def completion(status: Status, asked: Mapping[str, Any]) -> Answer:
+    """A short answer to a prompt: a list of tokens, or a text, of which each word is one."""
     choice = {"index": 0, "text": " and so on", "logprobs": None, "finish_reason": "length"}
-    usage = {"prompt_tokens": 4, "completion_tokens": 3, "total_tokens": 7}
+    prompt = asked.get("prompt", "")
+    tokens = len(prompt) if isinstance(prompt, list) else len(str(prompt).split())
+    usage = {"prompt_tokens": tokens, "completion_tokens": 3, "total_tokens": tokens + 3}
     document = {"id": "cmpl-0", "object": "text_completion", "created": 0, "model": status.model, "choices": [choice]}
     return Answer(HTTPStatus.OK, {**document, "usage": usage})
 
@@ -89,7 +91,7 @@ def python_server(status: Status, path: str, document: Mapping[str, Any], owner:
     if asked != status.model:
         message = f"The model `{asked}` does not exist."
         return openai_error(HTTPStatus.NOT_FOUND, message, "NotFoundError", "model")
-    return completion(status)
+    return completion(status, document)
 
 
 def vllm(status: Status, path: str, document: Mapping[str, Any]) -> Answer | None:
@@ -107,8 +109,10 @@ def sglang(status: Status, path: str, document: Mapping[str, Any]) -> Answer | N
 
 
 def llama_server(status: Status, path: str, document: Mapping[str, Any]) -> Answer | None:
-    """As llama.cpp: 503 while it loads, but its model is in the list; healthy after a start that failed."""
-    del document  # it has one model, and does not ask which is meant
+    """As llama.cpp: 503 while it loads, but its model is in the list; healthy after a start that failed.
+
+    It has one model, and does not ask which is meant.
+    """
     if path == "/v1/models":
         return models(status, "llamacpp", meta=None if status.state == "loading" else {"n_ctx_train": 8192})
     if status.state == "loading":
@@ -119,7 +123,7 @@ def llama_server(status: Status, path: str, document: Mapping[str, Any]) -> Answ
         return llama_error(HTTPStatus.NOT_FOUND, "File Not Found", "not_found_error")
     if status.state == "failed":
         return llama_error(HTTPStatus.INTERNAL_SERVER_ERROR, "failed to process the prompt", "server_error")
-    return None if status.state == "stuck" else completion(status)
+    return None if status.state == "stuck" else completion(status, document)
 
 
 KINDS = {

@@ -98,6 +98,7 @@ def _switch(arguments: argparse.Namespace, host: Host) -> int:
     if arguments.old == arguments.name:
         raise UsageError(f"serve switch: {arguments.name} is the same model; plimsoll serve restart {arguments.name}")
     with _acting(host, f"switch {arguments.old} {arguments.name}", ending=arguments.old) as act:
+        _module("starting").check_instead(act, _model(act, arguments.name), _model(act, arguments.old))
         return _stopped(act, arguments.old) or _started(act, arguments.name)
 
 

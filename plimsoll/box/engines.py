@@ -7,7 +7,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 
-from plimsoll.box.cmdline import split_words
+from plimsoll.box.words import split_words
 
 _ENGINE = re.compile(
     r"(?:^|-)(vllm|sglang|ollama|llama-server|llama-box|llamafile|llama-cpp(?=-server)|tritonserver|trtllm|tensorrt-llm"

@@ -19,6 +19,7 @@ from plimsoll.box.model import Place
 from plimsoll.box.observing import Observed, is_on, regular_text
 from plimsoll.box.quantities import parse_bytes, parse_number, parse_span_us
 from plimsoll.box.resolve import Assignment, FileText, in_order, ini_list, parse_ini
+from plimsoll.box.words import split_words
 
 MAX_UNITS = 200
 MAX_DROP_INS = 20
@@ -125,7 +126,7 @@ def _command(files: Sequence[FileText], last: Mapping[str, Assignment]) -> tuple
     every = ini_list(files, "Service", "ExecStart")
     if len(every) > 1 and (last["Type"].value if "Type" in last else "") != "oneshot":
         return None, []
-    split = [(line, cmdline.split_words(line.value, c_escapes=True)) for line in every]
+    split = [(line, split_words(line.value, c_escapes=True)) for line in every]
     telling = (each for each in split if _what_it_runs(each[1])["runs"] != "other")
     return next(telling, split[0] if split else (None, []))
 
@@ -160,7 +161,7 @@ def _skipped_check(host: Host, found: Observed, unit: Unit, lines: Sequence[Assi
     """
     value, place = None, None
     for line in _added_up(lines, "Environment"):
-        for word in cmdline.split_words(line.value, c_escapes=True):
+        for word in split_words(line.value, c_escapes=True):
             if word.startswith(f"{SKIP_CHECK}="):
                 value, place = word.partition("=")[2], line.place
     for line in _added_up(lines, "EnvironmentFile"):

@@ -37,6 +37,8 @@ MAX_COMPLAINT_BYTES = 64 << 10
 DEFAULT_TIMEOUT_S = 90
 """Logins of 50 s were seen on a box under memory pressure, and reading the state takes its time there too."""
 DEFAULT_PARALLEL = 32
+END_S = 5
+"""For what was killed to be gone: at once, unless something outside of its session holds its output open."""
 LOCAL = "@local"
 _OPTIONS = {
     "BatchMode": "yes",
@@ -185,7 +187,7 @@ async def execute(command: list[str], given: Callable[[], bytes], timeout_s: flo
             said = last_line(_end_of(complaint))
             raise AnswerError(f"no answer within {timeout_s:g} s{f' ({said})' if said else ''}") from None
         finally:
-            await _end(process)
+            await end(process)
         return output, _end_of(complaint), code
 
 
@@ -235,12 +237,24 @@ async def _send(stdin: asyncio.StreamWriter, given: bytes) -> None:
         pass  # a host that does not listen says why itself
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the process and what it started (a jump host's ssh), which has a session of its own."""
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+async def end(process: asyncio.subprocess.Process) -> None:
+    """End the process and what it started (a jump host's ssh), which has a session of its own.
+
+    What it still had to say is read and dropped: CPython 3.11 sees the end of a process only after that of its output,
+    and does not see that while more is there than it likes to hold. Who escaped and keeps the output open is left.
+    """
+    if process.returncode is not None:
+        return
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    assert process.stdout is not None  # noqa: S101  # a pipe, which only the type checker cannot know
+    try:
+        async with asyncio.timeout(END_S):
+            while await process.stdout.read(64 << 10):
+                pass
+            await process.wait()
+    except TimeoutError:
+        process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001  # there is no public way to stop listening
 
 
 def _end_of(file: IO[bytes]) -> bytes:

@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plimsoll.box import cmdline, state, units
+from plimsoll.box import state, units
 from plimsoll.box.host import Host
 from plimsoll.box.quantities import INFINITY, meaning, parse_bytes, parse_span_us
 from plimsoll.box.resolve import FileText, after_reboot, in_order, ini_list, ini_value
 from plimsoll.box.resolve_sshd import SshdRefusesError, sshd_lines, sshd_value
 from plimsoll.box.resolve_sysctl import sysctl_value
 from plimsoll.box.resolve_units import is_masked, manager_files_in_order, unit_files_in_order
+from plimsoll.box.words import split_words
 from tests.corpus.case import Case
 
 Answer = Mapping[str, Any]
@@ -79,7 +80,7 @@ def _words(files: Sequence[FileText], section: str, key: str) -> set[str]:
 
 
 def _environment(files: Sequence[FileText], section: str, key: str) -> dict[str, str]:
-    words = (w for line in ini_list(files, section, key) for w in cmdline.split_words(line.value, c_escapes=True))
+    words = (w for line in ini_list(files, section, key) for w in split_words(line.value, c_escapes=True))
     return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
@@ -89,7 +90,7 @@ def _paths(files: Sequence[FileText], section: str, key: str) -> list[str]:
 
 
 def _commands(files: Sequence[FileText], section: str, key: str) -> list[list[str]]:
-    return [cmdline.split_words(line.value, c_escapes=True) for line in ini_list(files, section, key)]
+    return [split_words(line.value, c_escapes=True) for line in ini_list(files, section, key)]
 
 
 PROPERTIES: Mapping[str, Callable[[Sequence[FileText], str, str], Any]] = {

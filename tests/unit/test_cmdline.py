@@ -13,10 +13,10 @@ from plimsoll.box.cmdline import (
     parse_environment_file,
     persisted_arguments,
     shown,
-    split_words,
 )
 from plimsoll.box.model import Place
 from plimsoll.box.resolve_units import unit_files_in_order
+from plimsoll.box.words import split_words
 from plimsoll.controls.earlyoom import environment_value
 from tests.unit.builders import file, unreadable
 

@@ -157,6 +157,12 @@ def _fleet_options() -> dict[str, set[str]]:
     return {name: _click_options(command) for name, command in loaded.items()}
 
 
+def _plimsoll_options() -> dict[str, set[str]]:
+    """Return what either side has of a command that both know."""
+    box, fleet = _box_options(), _fleet_options()
+    return {name: box.get(name, set()) | fleet.get(name, set()) for name in {*box, *fleet}}
+
+
 def _make_targets() -> dict[str, set[str]]:
     names = re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     return {name: set() for name in names}
@@ -164,7 +170,7 @@ def _make_targets() -> dict[str, set[str]]:
 
 KNOWN: list[tuple[str, Callable[[], dict[str, set[str]]]]] = [
     ("make", _make_targets),
-    ("plimsoll", lambda: _box_options() | _fleet_options()),
+    ("plimsoll", _plimsoll_options),
     ("python -m lab", lambda: {name: _click_options(command) for name, command in lab_cli.commands.items()}),
 ]
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.box.cmdline import parse_environment_file, split_words
+from plimsoll.box.cmdline import parse_environment_file
 from plimsoll.box.protections import version_numbers
+from plimsoll.box.words import split_words
 from plimsoll.controls import earlyoom
 from plimsoll.policy import Policy
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll.box import engines
-from plimsoll.box.cmdline import split_words
+from plimsoll.box.words import split_words
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Many hosts at once: what each answers is bounded, told apart from noise, and holds nobody else."""
 
+import asyncio
 import json
 import os
 import shlex
@@ -111,6 +112,56 @@ def test_no_process_is_left_behind(tmp_path: Path) -> None:
     pid = int((tmp_path / "pid").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_what_was_not_read_holds_nobody(tmp_path: Path) -> None:
+    """A process that said more than anybody has read is gone once it is ended."""
+
+    async def ended() -> int | None:
+        with (tmp_path / "complaint").open("wb") as complaint:
+            process = await gather._start(["sh", "-c", "head -c 1000000 /dev/zero; exec sleep 600"], complaint)
+        assert process.stdout is not None
+        while not process.stdout._paused:  # type: ignore[attr-defined]  # noqa: ASYNC110  # asyncio tells nobody of it
+            await asyncio.sleep(0.01)
+        await asyncio.wait_for(gather._end(process), 60)
+        return process.returncode
+
+    assert asyncio.run(ended()) == -signal.SIGKILL
+
+
+def test_who_escapes_holds_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of another session that keeps the output open is not waited for."""
+    monkeypatch.setattr(gather, "END_S", 0.2)
+    escaping = ["sh", "-c", "setsid sh -c 'echo $$; exec sleep 600' & exec sleep 600"]
+
+    async def ended() -> int:
+        with (tmp_path / "complaint").open("wb") as complaint:
+            process = await gather._start(escaping, complaint)
+        assert process.stdout is not None
+        pid = int(await process.stdout.readline())
+        await asyncio.wait_for(gather._end(process), 60)
+        return pid
+
+    os.kill(asyncio.run(ended()), signal.SIGKILL)
+
+
+def test_a_start_that_is_interrupted(tmp_path: Path) -> None:
+    """Whoever is interrupted while a process starts ends it, and himself: not so with asyncio alone."""
+
+    async def interrupted() -> None:
+        with (tmp_path / "complaint").open("wb") as complaint:
+            telling = ["sh", "-c", f"echo $$ >{tmp_path}/pid; exec sleep 600"]
+            starting = asyncio.ensure_future(gather._start(telling, complaint))
+            # two turns of the loop: the process is there, its pipes are not yet
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            starting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(starting, 60)
+
+    asyncio.run(interrupted())
+    pid = (tmp_path / "pid").read_text() if (tmp_path / "pid").exists() else ""
+    assert not pid.strip() or not Path(f"/proc/{pid.strip()}").exists()
 
 
 def test_the_inventory_says_where_a_host_is() -> None:

@@ -191,17 +191,17 @@ def test_a_worker_is_idle_when_all_is_done() -> None:
         raise ValueError("no good")
 
     worker = Worker[int]("test", handle, limit=3)
-    assert worker.is_idle
+    seen = [worker.is_idle]
     worker.put(1)
-    assert not worker.is_idle
+    seen.append(worker.is_idle)
     worker.put(2)
     worker.start()
     assert began.wait(WAIT_S)
-    assert not worker.is_idle
+    seen.append(worker.is_idle)
     may_end.set()
     assert over.wait(WAIT_S)
     assert worker.stop(WAIT_S)
-    assert worker.is_idle
+    assert [*seen, worker.is_idle] == [True, False, False, True]
 
 
 def test_a_worker_whose_work_fails() -> None:

@@ -227,6 +227,23 @@ def test_containerds_own_stamps() -> None:
     assert event["victim"]["unit"] == "9751845b0c1d"
 
 
+def test_why_systemd_oomd_failed() -> None:
+    """What it had gone by, and why nothing came of it."""
+    (found,) = events(
+        "Mar 01 14:37:27 gx10 systemd-oomd[666]: Failed to kill any cgroups based on swap: Invalid argument\n"
+    )
+    assert isinstance(found, UserspaceKill)
+    assert (found.outcome, found.reason) == ("failed", "based on swap: Invalid argument")
+
+
+@pytest.mark.parametrize(("value", "said"), [(0, "proves nothing"), (32, "a restart by the watchdog")])
+def test_what_a_watchdog_remembers(value: int, said: str) -> None:
+    """A register that is 0 is no evidence that it was no hang."""
+    found = answer(f"bootstatus={value}\n")
+    assert said in found["notes"][0]["text"]
+    assert found["class"] is None
+
+
 # tables
 
 

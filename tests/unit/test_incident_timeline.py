@@ -281,3 +281,43 @@ def test_a_long_name_is_compared_as_the_kernel_cuts_it() -> None:
     """The kernel keeps 15 characters."""
     line = timeline.build([reader.read("k", [KILLED.replace("llama-server", "text-generation").encode()])], NOW_S)
     assert document.who(line, "text-generation-server")
+
+
+# boots that several logs know of
+
+KERNEL_LOG = _text(
+    "2026-09-12T02:00:00.000000+00:00 gx10 kernel: [    0.000000] Linux version 6.17.0-1032-nvidia (x) #32",
+    f"2026-09-12T02:58:00.000000+00:00 gx10 kernel: [ 3480.000000] {SOFT.format(1)}",
+    "2026-09-12T03:42:20.000000+00:00 gx10 kernel: [    0.000000] Linux version 6.17.0-1032-nvidia (x) #32",
+)
+
+
+def _journal(last: str) -> str:
+    """Return what the whole journal has around the same boots."""
+    return _text(
+        f"-- Boot {'a' * 32} --",
+        "2026-09-12T02:00:00+0000 gx10 kernel: Booting",
+        f"2026-09-12T03:00:00+0000 gx10 {last}",
+        f"-- Boot {'b' * 32} --",
+        "2026-09-12T03:42:00+0000 gx10 kernel: Booting",
+    )
+
+
+def test_a_boot_in_two_logs_is_one() -> None:
+    """One has the kernel's version, the other knows how the boot before it ended."""
+    found = answer(KERNEL_LOG, _journal("cron[9]: nothing special"))
+    boots = [event for event in found["events"] if event["kind"] == "boot"]
+    assert [(boot["kernel"], boot["clean_stop"]) for boot in boots] == [
+        ("6.17.0-1032-nvidia", None),
+        ("6.17.0-1032-nvidia", False),
+    ]
+    assert [event["seconds"] for event in found["events"] if event["kind"] == "gap"] == [2520.0]
+    assert found["class"] == "A"
+
+
+def test_an_orderly_stop_that_another_log_knows_of() -> None:
+    """What kern.log alone would take for a freeze was a machine that somebody had switched off."""
+    found = answer(KERNEL_LOG, _journal("systemd-journald[9]: Journal stopped"))
+    assert [event["kind"] for event in found["events"] if event["kind"] == "gap"] == []
+    assert found["class"] is None
+    assert [event["kind"] for event in answer(KERNEL_LOG)["events"]].count("gap") == 1

@@ -158,7 +158,7 @@ def test_an_interrupt_is_no_success(tmp_path: Path, listener: socket.socket) -> 
     good = tmp_path / "good.yml"
     good.write_text("hosts: {gx10: {}}\n")
     environment = {**os.environ, "HOME": str(tmp_path), "PLIMSOLL_INVENTORY": str(good), "PYINFRA_PROGRESS": "off"}
-    command = [PYINFRA, "-y", "gx10", "exec", "--", "true"]
+    command = [str(PYINFRA), "-y", "gx10", "exec", "--", "true"]
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as run:
         listener.settimeout(60)
         connection, _peer = listener.accept()

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from plimsoll.box.cmdline import module_options, parse_environment_file, split_words
+from plimsoll.box.cmdline import module_options, parse_environment_file
 from plimsoll.box.model import WANTED_SCHEMA, Kind, Wanted
 from plimsoll.box.resolve import ini_value, parse_ini
 from plimsoll.box.resolve_sysctl import sysctl_value
+from plimsoll.box.words import split_words
 from plimsoll.controls import box, registry, render
 from plimsoll.policy import Policy
 from tests.unit.builders import file, sysctl, unit_property

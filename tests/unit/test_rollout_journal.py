@@ -4,6 +4,8 @@ import fcntl
 import itertools
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -285,3 +287,19 @@ def locked(fleet: Path, descriptor: int | None = None) -> bool:
     finally:
         os.close(other)
     return False
+
+
+def test_a_disk_that_is_full(tmp_path: Path) -> None:
+    """Half a line is taken back, so that what was written before it can still be read; the error names the file."""
+    journal = written(tmp_path)
+    whole = journal.file.read_bytes()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handled = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 10, before[1]))
+        with pytest.raises(state.JournalError, match=r"journal\.jsonl: .*nothing further is begun"):
+            journal.append(WAY[0])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handled)
+    assert journal.file.read_bytes() == whole

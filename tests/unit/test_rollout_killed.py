@@ -4,6 +4,8 @@ import os
 import random
 import signal
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,14 @@ def assert_nothing_is_held(fakes: Fakes, names: list[str]) -> None:
         pass
 
 
+def await_that(condition: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    end_s = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < end_s, "it did not come to that"
+        time.sleep(0.01)
+
+
 def interrupted(fakes: Fakes, how: signal.Signals, phase: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a rollout, send it a signal as soon as host `a` is in a phase, and return how it ended."""
     command = fakes.command("--yes", "--json", *arguments, more=HEED)
@@ -74,9 +84,31 @@ def interrupted(fakes: Fakes, how: signal.Signals, phase: str, *arguments: str) 
             seen += line
             if phases(seen, "a")[-1:] == [phase]:
                 break
+        if phase == "applying":
+            await_that(lambda: fakes.ledger("a") != [])
         os.kill(process.pid, how)
         out, err = process.communicate(timeout=300)
     return subprocess.CompletedProcess(command, process.returncode, seen + out, err)
+
+
+def test_a_deploy_that_is_left_behind(tmp_path: Path) -> None:
+    """It holds its host, here and there, until its end; a rollout that is resumed waits for that, and does no more."""
+    fakes = Fakes.make(tmp_path, "a")
+    os.mkfifo(fakes.host("a") / "go")
+    fakes.write("a", "deploy", 'cat "$host/go"')
+    assert interrupted(fakes, signal.SIGKILL, "applying", "--soak", "0s").returncode == KILLED
+    assert fakes.is_locked("a")
+    command = fakes.command("--resume", "--json")
+    with subprocess.Popen(command, env=fakes.environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        waiting = next(line for line in process.stdout if "left behind" in line)
+        assert phases(waiting, "a") == ["locking"]
+        (fakes.host("a") / "go").write_text("on you go")
+        out, _err = process.communicate(timeout=300)
+    assert process.returncode == 0
+    assert phases(out, "a") == ["verifying", "soaking", "done"]
+    assert fakes.ledger("a") == ["begin", "end"]
+    assert_nothing_is_held(fakes, ["a"])
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

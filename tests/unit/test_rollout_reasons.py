@@ -22,6 +22,14 @@ LOGS = {
     ),
     "no key": (CONNECTING, "known_hosts has no key of it"),
     "lost": ("[gx10] Error: SSH session not active\n", "its connection was lost (Error: SSH session not active)"),
+    "killed": (
+        "--> Starting operation: Layer box\n    [gx10] Error: executed 0 commands\n",
+        "its connection was lost, or what ran there was killed (Error: executed 0 commands)",
+    ),
+    "a reason before that": (
+        "[gx10] plimsoll: /etc/x: Is a directory; mend this\n[gx10] Error: executed 0 commands\n",
+        "/etc/x: Is a directory; mend this",
+    ),
     "busy": (
         "[gx10] plimsoll: another plimsoll is changing this host; try again\n", "another plimsoll is changing it",
     ),

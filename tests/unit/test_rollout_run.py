@@ -1,6 +1,8 @@
 """The command against hosts that are directories: what it does to which, in which order, and how each trouble ends."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -355,3 +357,12 @@ def test_a_new_one_takes_the_place_of_one_that_was_cut_off(fakes: Fakes, capsys:
     code, second, err = rollout(capsys, *QUICK)
     assert (code, "had not come to its end" in err) == (0, True)
     assert summary(second)["id"] > summary(first)["id"]
+
+
+def test_pyinfra_stays_outside() -> None:
+    """Neither it nor gevent, which replaces parts of the standard library, comes into the process that decides."""
+    program = "import sys; from plimsoll.fleet.rollout import command; print(*sys.modules, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = {module.partition(".")[0] for module in done.stdout.split()}
+    assert "plimsoll" in loaded
+    assert not loaded & {"pyinfra", "pyinfra_cli", "gevent", "paramiko"}

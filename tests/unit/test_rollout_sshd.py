@@ -17,7 +17,8 @@ import pytest
 
 from plimsoll import zipapp
 from plimsoll.fleet import cli
-from plimsoll.fleet.rollout import command, steps
+from plimsoll.fleet.rollout import command as rollout_command
+from plimsoll.fleet.rollout import steps
 from tests.unit.rollout_fakes import ANSWERS, Fakes, phases, summary
 
 if TYPE_CHECKING:
@@ -95,8 +96,8 @@ def free_ports(number: int) -> list[int]:
 def write_files(directory: Path, ports: dict[str, int]) -> None:
     """Write keys, and the configuration of both sides."""
     for name in ("host", "login", "other"):
-        key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / name)]
-        subprocess.run(key, check=True)
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / name)]
+        subprocess.run(command, check=True)
     (directory / "host.sh").write_text(HOST)
     listen = "".join(f"ListenAddress 127.0.0.1:{port}\n" for port in ports.values())
     (directory / "sshd_config").write_text(
@@ -130,7 +131,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("PLIMSOLL_INVENTORY", str(tmp_path / "hosts.yml"))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    monkeypatch.setattr(command, "LIMITS", steps.Limits(deploy_s=600, lost_s=1, proof_s=120))
+    monkeypatch.setattr(rollout_command, "LIMITS", steps.Limits(deploy_s=600, lost_s=1, proof_s=120))
 
 
 def change_key(directory: Path, name: str) -> None:
@@ -169,7 +170,7 @@ def test_a_host_in_trouble(
     """It ends as one line, and nobody else is touched."""
     script, reason = TROUBLES[trouble]
     if trouble == "hangs":
-        monkeypatch.setattr(command, "LIMITS", steps.Limits(deploy_s=45, lost_s=1, proof_s=60))
+        monkeypatch.setattr(rollout_command, "LIMITS", steps.Limits(deploy_s=45, lost_s=1, proof_s=60))
     with served(tmp_path, ["a", "b"]) as fleet:
         fleet.fakes.write("a", "deploy", script)
         code, found, _out = fleet.rollout(capsys, "-F", str(fleet.config), *QUICK)
@@ -193,7 +194,7 @@ def test_a_host_with_another_key(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_fifty_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A canary that fails spares 49; mended, three in trouble of their own delay and spoil none of the other 47."""
     names = [f"host{number:02}" for number in range(50)]
-    monkeypatch.setattr(command, "LIMITS", steps.Limits(deploy_s=300, lost_s=1, proof_s=120))
+    monkeypatch.setattr(rollout_command, "LIMITS", steps.Limits(deploy_s=300, lost_s=1, proof_s=120))
     with served(tmp_path, names) as fleet:
         fleet.fakes.write("host00", "deploy", "exit 1")
         options = ("--batch", "16", "--max-failures", "3", "-F", str(fleet.config))

@@ -83,6 +83,19 @@ def test_a_day_of_a_model(b: Box, server: Server, capsys: pytest.CaptureFixture[
     assert status(b, capsys, "small")["models"][0]["last_end"]["cause"] == "stopped"
 
 
+def test_no_model_is_stopped_for_one_that_does_not_fit(
+    b: Box, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A switch to a model that would be refused even then leaves the old one as it is."""
+    b.declare("m", server.port)
+    b.declare("small", server.port, need={"gib": 120})
+    assert serve(b, "start", "m") == GOOD
+    assert serve(b, "switch", "m", "small") == REFUSED
+    assert "that is without m, which goes on" in capsys.readouterr().err
+    assert status(b, capsys, "m")["models"][0]["state"] == "ready"
+    assert "stop --no-block" not in b.calls()
+
+
 def test_who_comes_second_is_told_who_is_first(b: Box, capsys: pytest.CaptureFixture[str]) -> None:
     """75 while somebody acts; who only looks is not held up, and sees him."""
     with locking.exclusively(b.host, "plimsoll serve start small"):

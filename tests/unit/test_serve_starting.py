@@ -240,6 +240,42 @@ def test_a_load_that_was_cut_off_is_taken_over(b: Box) -> None:
     assert any("taking over the load" in each for each in b.said)
 
 
+SSH = """#!/bin/sh
+echo "ssh $*" >>"$UNITS/calls"
+echo "plimsoll: m is not started: 3.00 GiB are missing" >&2
+exit {code}
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [(75, "other would not admit its half"), (255, "other cannot be asked about its half")]
+)
+def test_both_halves_are_admitted_or_neither_starts(b: Box, server: Server, code: int, said: str) -> None:
+    """The other host of a model on two is asked before anything is started here; no answer is no admission."""
+    b.unit("m.service")
+    b.declare("m", server.port, cluster={"host": "other"})
+    ssh = b.root / "bin/ssh"
+    ssh.write_text(SSH.format(code=code))
+    ssh.chmod(0o755)
+    with pytest.raises(RefusedError, match=said):
+        start(b)
+    assert "-- other sudo --non-interactive /usr/local/bin/plimsoll serve check m" in b.calls()
+    assert "start --no-block" not in b.calls()
+
+
+def test_the_other_half_is_told_of_an_end(b: Box, tmp_path: Path) -> None:
+    """When a half does not come up, the hook that ends the other one is run."""
+    told = tmp_path / "told"
+    with serving() as server:
+        b.unit("m.service", "exit 3")
+        b.declare("m", server.port, cluster={"host": "other", "hook": ["/bin/sh", "-c", f"cat >>{told}"]})
+        (b.root / "bin/ssh").write_text("#!/bin/sh\nexit 0\n")
+        (b.root / "bin/ssh").chmod(0o755)
+        assert start(b) == DRIFT
+    event = json.loads(told.read_text())
+    assert (event["event"], event["host"], event["model"]) == ("ended", "other", "m")
+
+
 def test_an_interruption_leaves_nothing_behind(b: Box) -> None:
     """Who interrupts a load has it stopped, and its reservation taken back."""
     with serving() as server:

@@ -10,6 +10,7 @@ from plimsoll.box.fit.model import NO_GUARDS, CannotTellError, Guards, Mount, Pl
 from plimsoll.box.host import Host
 from plimsoll.box.resolve import Assignment, FileText, in_order, ini_list, parse_ini
 from plimsoll.box.unit_settings import HOME_DIRECTORIES, LIMITS, USER_DIRECTORY
+from plimsoll.box.words import split_words
 
 NAME = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}")
 
@@ -109,7 +110,7 @@ def _environment(files: Sequence[FileText], host: Host, home: str) -> tuple[dict
     found: dict[str, str] = {}
     unknowns: list[str] = []
     for line in ini_list(files, "Service", "Environment"):
-        for word in cmdline.split_words(_specified(line.value, home), c_escapes=True):
+        for word in split_words(_specified(line.value, home), c_escapes=True):
             name, _, value = word.partition("=")
             found[name] = value
     for line in ini_list(files, "Service", "EnvironmentFile"):
@@ -131,7 +132,7 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+)|\$)")
 
 def _words(command: Assignment, environment: Mapping[str, str], home: str) -> list[str]:
     """Return the words of an ExecStart; a variable that is not known stays as it is written."""
-    words = cmdline.split_words(command.value, c_escapes=True)
+    words = split_words(command.value, c_escapes=True)
     if not words:
         return []
     prefix = words[0][: len(words[0]) - len(words[0].lstrip("-@:+!|"))]
@@ -147,7 +148,7 @@ def _words(command: Assignment, environment: Mapping[str, str], home: str) -> li
 def _expanded(word: str, environment: Mapping[str, str]) -> list[str]:
     alone = re.fullmatch(r"\$(\w+)", word)
     if alone and alone[1] in environment:
-        return cmdline.split_words(environment[alone[1]], c_escapes=False)
+        return split_words(environment[alone[1]], c_escapes=False)
 
     def value(match: re.Match[str]) -> str:
         if match[0] == "$$":
@@ -181,12 +182,12 @@ def of_quadlet(text: str, path: str) -> list[str]:
         last[line.key] = line.value
         option = _QUADLET.get(line.key)
         if line.key == "PodmanArgs":
-            options += cmdline.split_words(line.value, c_escapes=True)
+            options += split_words(line.value, c_escapes=True)
         elif option:
-            options += [part for word in cmdline.split_words(line.value, c_escapes=True) for part in (option, word)]
+            options += [part for word in split_words(line.value, c_escapes=True) for part in (option, word)]
     if not last.get("Image"):
         raise CannotTellError(f"{path}: its [Container] names no Image, so it starts nothing")
-    command = cmdline.split_words(last.get("Exec", ""), c_escapes=True)
+    command = split_words(last.get("Exec", ""), c_escapes=True)
     return ["podman", "run", *options, last["Image"], *command]
 
 

@@ -164,6 +164,9 @@ def how_it_ended(context: bytes, boot: Stamp) -> tuple[bool | None, Line | None]
     A kern.log holds no word of a stop even where there was one: rsyslog is ended before the kernel says it.
     """
     texts = [text for text in clean(context.replace(b"\0", b"")).splitlines() if text.strip()][-MAX_CONTEXT_LINES:]
+    # how the boot before that one ended says nothing of it
+    marks = [number for number, text in enumerate(texts, 1) if _MARK.match(text)]
+    texts = texts[marks[-1] :] if marks else texts
     prefix = Prefix()
     lines = [
         line for text in texts if (line := prefix.parse(0, text)).stamp != NO_STAMP and not _EARLY.match(line.text)

@@ -67,8 +67,8 @@ _FORMS = (
 _ANY_BEGINS = re.compile("|".join(f"(?:{form.begins.pattern})" for form in _FORMS))
 
 
-_FRAME = re.compile(r"\s*(?:\[<[0-9a-f]+>\] )?(?:\? )?[\w.$]+\+0x[0-9a-f]+/0x[0-9a-f]+(?: |$)")
-"""A line of a stack, which is whole."""
+_WHOLE = re.compile(r"\s*(?:\[<[0-9a-f]+>\] )?(?:\? )?[\w.$]+\+0x[0-9a-f]+/0x[0-9a-f]+(?: |$)|-- (?:Boot|Reboot)\b")
+"""A line of a stack, and journalctl's mark of a boot: no line goes on with one of them."""
 
 
 class Shape(NamedTuple):
@@ -98,7 +98,7 @@ def shape(lines: Sequence[Line]) -> Shape:
 
 def _may_follow(line: Line, after: Line, width: int) -> bool:
     """Say whether the second line can be what did not fit on the first."""
-    if after.prefixed or not after.text.strip() or _ANY_BEGINS.match(after.text.lstrip()) or _FRAME.match(after.text):
+    if after.prefixed or not after.text.strip() or _ANY_BEGINS.match(after.text.lstrip()) or _WHOLE.match(after.text):
         return False
     return line.width == width or line.width + 1 + len(after.text.split()[0]) > width
 

@@ -15,6 +15,12 @@ _COUNTER = re.compile(
 _VMSTAT = re.compile(r"(oom_kill|oom_group_kill) (\d+)$")
 
 
+def _watchdog(status: int) -> str:
+    if status:
+        return f"the watchdog's bootstatus is {status}: something was recorded; 32 is a restart by the watchdog"
+    return "the watchdog's bootstatus is 0, which proves nothing: it was 0 after a hang with an armed watchdog too"
+
+
 class Facts:
     """Reads `name=value` lines: counters, what somebody wrote down, the release file of a box."""
 
@@ -42,6 +48,8 @@ class Facts:
                     f"{name} is {value}: such a counter runs since boot and has no date: it is evidence of no incident",
                     name=name, value=int(value),
                 )  # fmt: skip
+            elif name.endswith("bootstatus") and value.isascii() and value.isdigit():
+                self._sink.note(line, "watchdog", _watchdog(int(value)), value=int(value))
             elif name.startswith("DGX_"):
                 self._sink.platform[name.casefold()] = value
         self._falls()

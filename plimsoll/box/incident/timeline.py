@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from plimsoll.box.incident.clocks import AXES, DAY_S, Clocks, Moment
 from plimsoll.box.incident.model import (
+    Boot,
     DriverAllocFailure,
     Event,
     Findings,
@@ -27,6 +28,8 @@ from plimsoll.box.incident.sink import elapsed_s
 
 SAME_RECORD_S = 2.0
 """rsyslog and journald stamp when they read, not when the kernel wrote."""
+SAME_BOOT_S = 45.0
+"""The kernel's first line, the journal's, and a login list's of one boot lay 30 s apart on a busy machine."""
 SAME_STAMP_S = 0.01
 """A record has the kernel's own stamp in every log; some of them keep only hundredths."""
 EPISODE_S = {"driver_alloc_failure": 60.0, "xid": 60.0, "hung_task": 300.0, "lockup": 120.0}
@@ -190,7 +193,11 @@ def _without_twins(events: list[Timed]) -> list[Timed]:
 def _near(earlier: Timed, later: Timed) -> bool:
     if earlier.moment.at_s is None or later.moment.at_s is None:
         return False
-    return later.moment.at_s <= (earlier.until_s or earlier.moment.at_s) + SAME_RECORD_S
+    return later.moment.at_s <= (earlier.until_s or earlier.moment.at_s) + _same_record_s(later.event)
+
+
+def _same_record_s(event: Event) -> float:
+    return SAME_BOOT_S if isinstance(event, Boot) else SAME_RECORD_S
 
 
 def _is_twin(one: Timed, other: Timed) -> bool:
@@ -207,7 +214,7 @@ def _is_twin(one: Timed, other: Timed) -> bool:
         return max(one.moment.at_s, other.moment.at_s) < min(ends)
     if first is not None and second is not None:
         return False
-    return abs(one.moment.at_s - other.moment.at_s) <= SAME_RECORD_S
+    return abs(one.moment.at_s - other.moment.at_s) <= _same_record_s(one.event)
 
 
 def _richness(event: Event) -> tuple[int, int]:
@@ -217,7 +224,12 @@ def _richness(event: Event) -> tuple[int, int]:
 def _merged(one: Timed, other: Timed) -> Timed:
     better, lesser = (one, other) if _richness(one.event) >= _richness(other.event) else (other, one)
     again = (*better.event.again, lesser.event.place, *lesser.event.again)
-    return replace(better, event=replace(better.event, again=again))
+    changes: dict[str, Any] = {"again": again}
+    if isinstance(better.event, Boot) and isinstance(lesser.event, Boot):
+        # each log knows something else of a boot
+        known = [boot.clean_stop for boot in (better.event, lesser.event) if boot.clean_stop is not None]
+        changes |= {"kernel": better.event.kernel or lesser.event.kernel, "clean_stop": known[0] if known else None}
+    return replace(better, event=replace(better.event, **changes))
 
 
 def _episodes(events: list[Timed]) -> list[Timed]:
@@ -273,6 +285,8 @@ def _counts(gap: Timed, events: list[Timed], notes: list[TimedNote], sources: li
         for t in events
     )
     end_s = None if gap.moment.at_s is None else gap.moment.at_s + event.seconds
+    if event.ended_by == "boot" and _is_told_better(gap, events):
+        return False
     # a boot has its own account of what was before it
     at_boot = any(
         t.event.kind == "boot" and t.moment.axis == gap.moment.axis and t.moment.at_s is not None and end_s is not None
@@ -285,6 +299,25 @@ def _counts(gap: Timed, events: list[Timed], notes: list[TimedNote], sources: li
         return True
     regular = event.ended_by == "boot" or _expected_lines(source, event) >= REGULAR_LINES
     return regular and distressed(gap.moment, events, notes)
+
+
+def _is_told_better(gap: Timed, events: list[Timed]) -> bool:
+    """Say whether another log knows that it was an orderly stop, or has the same time without a record itself."""
+    end_s = _end_s(gap)
+    for timed in events:
+        apart_s = math.inf if (other_s := _end_s(timed)) is None or end_s is None else abs(other_s - end_s)
+        if timed.moment.axis != gap.moment.axis or apart_s > AT_BOOT_S:
+            continue
+        if isinstance(timed.event, Boot) and timed.event.clean_stop:
+            return True
+        if isinstance(timed.event, Gap) and timed.event.certain and timed.event.ended_by == "boot":
+            return True
+    return False
+
+
+def _end_s(timed: Timed) -> float | None:
+    lasted_s = timed.event.seconds if isinstance(timed.event, Gap) else 0.0
+    return None if timed.moment.at_s is None else timed.moment.at_s + lasted_s
 
 
 def _is_clock_change(gap: Gap) -> bool:

@@ -41,7 +41,7 @@ _ACTS = re.compile(r"low memory! at or below|[Ss]ending SIG\w+ to|[Kk]illing pro
 _OOMD = re.compile(r"(Killed|Marked) (\S*[/.]\S*)(?: for killing)? due to (.+)")
 _OOMD_PRESSURE = re.compile(r"memory pressure for (\S+) being ([\d.]+%) > ([\d.]+%)(?: for > (\S+))?")
 _OOMD_FAILED = re.compile(
-    r"Failed to kill (?:any )?(?:cgroup\(s\)|cgroup\S*|\S+)(?: under)? ?(/\S*)?(?: based on (\w+))?[^:]*: (.+)"
+    r"Failed to kill (?:any )?(?:cgroup\(s\)|cgroup\S*|\S+)(?: under)?(?: (/\S*))?(?: based on (\w+))?[^:]*: (.+)"
 )
 _OOMD_UNIT = re.compile(r"(\S+): systemd-oomd killed (\d+|some) process\(es\) in this unit")
 _UNIT_OOM = re.compile(r"(\S+): A process of this unit has been killed by the OOM killer")

@@ -81,6 +81,26 @@ def check(act: Act, model: Model, *, makes_room: bool = False) -> Granted:
     raise RefusedError(refusal(model, verdict))
 
 
+def check_instead(act: Act, model: Model, old: Model) -> None:
+    """Raise RefusedError where a model would not fit even once another has given back all that it took."""
+    state = records.read(act.host, old.name)
+    now = _situation(act, model)
+    if state is None or state.phase is not Phase.READY or now.available_kib is None or state.footprint_kib is None:
+        return
+    freed = replace(
+        now,
+        available_kib=now.available_kib + state.footprint_kib,
+        running=tuple(each for each in now.running if each.name != old.name),
+        reservations=tuple(each for each in now.reservations if each.workload != state.selector),
+        port_taken=False,
+    )
+    verdict = admission.admit(
+        model.name, needs.needed(act.host, model), model.need.steady_line_kib, freed
+    )  # fmt: skip
+    if isinstance(verdict, Refused):
+        raise RefusedError(f"{refusal(model, verdict)}; that is without {old.name}, which goes on")
+
+
 def _situation(act: Act, model: Model, *, asks: bool = False) -> Situation:
     running = records.running(act.host, but=(model.name,))
     return situation.look(act.host, port=model.port, running=running, with_driver=asks)
@@ -133,7 +153,7 @@ def _launched(act: Act, model: Model, launched: Launcher, fallback_for: str = ""
         act.say(f"{model.name}: {error}")
         return replace(state, said=str(error))
     seen = launched.look()
-    for note in scores.unprotected(act.host, model, seen):
+    for note in (*scores.unprotected(act.host, model, seen), *scores.give(act.host, model, seen.pids)):
         act.say(f"{model.name}: {note}")
     return act.move(state, Phase.LOADING, container=seen.container, cgroup=seen.cgroup, pids=seen.pids)
 

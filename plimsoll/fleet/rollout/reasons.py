@@ -21,13 +21,16 @@ _KNOWN = (
     (r"Timeout opening channel|Could not connect|[Tt]imed out", "it did not answer in time"),
 )
 """What a log may say -> what that means, the more certain first."""
+_WITHOUT_A_WORD = (r"[Ee]rror: executed \d+(/\d+)? commands", "its connection was lost, or what ran there was killed")
+"""All that pyinfra has to say of a command that ended without a word and without an exit code."""
 _TELLING = re.compile(r"the layer \w+ was taken back|controls are not as they should be|plimsoll: |[Ee]rror\b|failed\b")
 _PREFIX = re.compile(r"^(\s|-->|\[[^\]]*\]|plimsoll:)+")
 
 
 def explained(line: str) -> str:
     """Return what a line means where that is known, with the line itself; else the line."""
-    meaning = next((meaning for pattern, meaning in _KNOWN if re.search(pattern, line)), None)
+    known = (*_KNOWN, _WITHOUT_A_WORD)
+    meaning = next((meaning for pattern, meaning in known if re.search(pattern, line)), None)
     return printable(f"{meaning} ({_plain(line)})" if meaning else line, MAX_REASON)
 
 
@@ -43,7 +46,7 @@ def reason_in(text: str) -> str:
         return "it said nothing"
     # what follows a heading belongs to it: the first of the controls that it announces
     more = lines[place + 1 : place + 2] if lines[place].rstrip().endswith(":") else []
-    return printable(" ".join(_plain(line) for line in (lines[place], *more)), MAX_REASON)
+    return explained(" ".join(_plain(line) for line in (lines[place], *more)))
 
 
 def _plain(line: str) -> str:

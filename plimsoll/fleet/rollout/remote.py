@@ -172,6 +172,4 @@ async def _let_go(process: asyncio.subprocess.Process) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(HEARTBEAT_S):
             await processes.exited(process.pid)
-    # a jump host's ssh may still be there, and asyncio waits for its streams
-    processes.end(process.pid)
-    await process.wait()
+    await gather.end(process)

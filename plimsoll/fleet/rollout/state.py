@@ -7,6 +7,7 @@ disk has no end, and is dropped when the journal is opened again. Below `$XDG_ST
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -82,6 +83,15 @@ def host_lock(directory: Path, host: str) -> int:
     return _open_lock(directory / "hosts" / f"{quote(host, safe='@')}.lock")
 
 
+def _add(descriptor: int, line: bytes) -> None:
+    before = os.fstat(descriptor).st_size
+    if os.write(descriptor, line) != len(line):
+        # what comes after half a line would be part of it
+        os.ftruncate(descriptor, before)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.fdatasync(descriptor)
+
+
 @dataclass(frozen=True)
 class Journal:
     """One rollout's directory."""
@@ -102,8 +112,7 @@ class Journal:
         try:
             descriptor = os.open(self.file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                os.write(descriptor, f"{to_line(entry)}\n".encode())
-                os.fdatasync(descriptor)
+                _add(descriptor, f"{to_line(entry)}\n".encode())
             finally:
                 os.close(descriptor)
         except OSError as error:
