@@ -32,7 +32,8 @@ def outlive_readers() -> None:
     """
     for name in ("stdout", "stderr"):
         old = getattr(sys, name)
-        if type(old) is not io.TextIOWrapper:
+        # what is not Python's own would close its descriptor once it is forgotten
+        if old is None or old is not getattr(sys, f"__{name}__"):
             continue
         old.flush()
         stream = io.BufferedWriter(_Stream(old.fileno(), "wb", closefd=False))

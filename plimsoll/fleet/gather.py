@@ -37,7 +37,7 @@ MAX_COMPLAINT_BYTES = 64 << 10
 DEFAULT_TIMEOUT_S = 90
 """Logins of 50 s were seen on a box under memory pressure, and reading the state takes its time there too."""
 DEFAULT_PARALLEL = 32
-END_S = 5
+END_S = 30
 """For what was killed to be gone: at once, unless something outside of its session holds its output open."""
 LOCAL = "@local"
 _OPTIONS = {
@@ -121,7 +121,13 @@ async def _gather(hosts: Sequence[Host], ssh: Ssh, each: Callable[[Answer], Kept
         async with free:
             return each(await _ask(host, ssh, questions))
 
-    return list(await asyncio.gather(*(one(host) for host in hosts)))
+    try:
+        # it waits for all of them when it is interrupted, where asyncio.gather() leaves processes that nobody ends
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(host)) for host in hosts]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 async def ask(host: Host, ssh: Ssh) -> Answer:
@@ -208,7 +214,7 @@ async def _start(command: list[str], complaint: IO[bytes]) -> asyncio.subprocess
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
-        await _end(await starting)
+        await end(await starting)
         raise
 
 

@@ -123,7 +123,7 @@ def test_what_was_not_read_holds_nobody(tmp_path: Path) -> None:
         assert process.stdout is not None
         while not process.stdout._paused:  # type: ignore[attr-defined]  # noqa: ASYNC110  # asyncio tells nobody of it
             await asyncio.sleep(0.01)
-        await asyncio.wait_for(gather._end(process), 60)
+        await asyncio.wait_for(gather.end(process), 60)
         return process.returncode
 
     assert asyncio.run(ended()) == -signal.SIGKILL
@@ -139,7 +139,7 @@ def test_who_escapes_holds_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             process = await gather._start(escaping, complaint)
         assert process.stdout is not None
         pid = int(await process.stdout.readline())
-        await asyncio.wait_for(gather._end(process), 60)
+        await asyncio.wait_for(gather.end(process), 60)
         return pid
 
     os.kill(asyncio.run(ended()), signal.SIGKILL)

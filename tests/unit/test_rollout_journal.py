@@ -21,6 +21,7 @@ from plimsoll.fleet.rollout.model import (
     Begin,
     Event,
     Failure,
+    Held,
     HostEvent,
     OnFailure,
     Phase,
@@ -126,6 +127,14 @@ def test_the_beginning() -> None:
     assert list(standing.phases.values()) == [Phase.WAITING, Phase.WAITING, Phase.UNCHANGED, Phase.LEFT_OUT]
     assert standing.hosts["lost"].failure is Failure.UNKNOWN
     assert standing.resumable
+
+
+def test_a_host_of_which_all_is_held_back() -> None:
+    """It is not touched, and what waits there is told."""
+    planned = Planned("a", held=(Held("trims", "stops x.service"),))
+    begin = Begin(**{**vars(BEGIN), "hosts": (planned,), "batches": ()})
+    host = progress.first(begin).hosts["a"]
+    assert (host.phase, host.detail) == (Phase.UNCHANGED, "trims waits: it stops x.service (--allow-restart)")
 
 
 def test_a_soak_goes_on_over_an_interruption() -> None:

@@ -225,11 +225,11 @@ def test_an_interrupted_start_cleans_up(b: Box, number: signal.Signals) -> None:
         b.declare("m", server.port)
         words = [sys.executable, "-c", RUN, str(b.root), json.dumps(b.host.environment), "serve", "start", "m"]
         process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
-        assert server.asked.wait(60)
+        assert server.asked.wait(300)
         # a terminal that closes is no reason to end
         process.send_signal(signal.SIGHUP)
         process.send_signal(number)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "interrupted while it was loading; it is being stopped" in said
     found = records.read(b.host, "m")
@@ -244,7 +244,7 @@ def test_a_killed_start_is_explained_and_carried_on(b: Box, capsys: pytest.Captu
         b.declare("m", server.port)
         words = [sys.executable, "-c", RUN, str(b.root), json.dumps(b.host.environment), "serve", "start", "m"]
         process = subprocess.Popen(words, stderr=subprocess.PIPE)
-        assert server.asked.wait(60)
+        assert server.asked.wait(300)
         process.kill()
         process.communicate()
         before = b.pid("m.service")

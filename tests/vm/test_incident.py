@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +19,7 @@ from lab.machine import POLL_INTERVAL_S, Machine
 from lab.progress import Progress
 from lab.snapshot import Spec
 from plimsoll import zipapp
-from tests.vm import deploying
+from tests.vm import auditing, deploying
 
 pytestmark = [pytest.mark.vm, pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -207,6 +208,43 @@ def test_a_hung_task(machine: Machine) -> None:
     assert any("[fakegb10]" in frame for frame in hung[0]["frames"])
     machine.wait_until_fails("systemctl is-active --quiet holder || systemctl is-active --quiet waiter")
     fakegb10.unload(machine)
+
+
+def operators(machine: Machine, *words: str) -> list[str]:
+    """Return the operator's command line for this machine."""
+    config = machine.write_home("admin") / ".ssh" / "config"
+    return [str(auditing.PLIMSOLL), "incident", "-F", str(config), machine.name, *words]
+
+
+def test_over_ssh(machine: Machine) -> None:
+    """The operator's side has the same events as the box itself, and leaves nothing behind."""
+    machine.succeed("journalctl --sync; sync")
+    before = machine.succeed("ls -A /root /tmp /run /var/tmp")
+    own = ask(machine)["events"]
+    done = subprocess.run(operators(machine, "--json"), capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    kinds = ("oom_kill", "hung_task", "lockup", "userspace_kill")
+    theirs = [each for each in json.loads(done.stdout)["events"] if each["kind"] in kinds]
+    assert [(each["kind"], each["time"]) for each in theirs] == [
+        (each["kind"], each["time"]) for each in own if each["kind"] in kinds
+    ]
+    assert machine.succeed("ls -A /root /tmp /run /var/tmp") == before
+
+
+def test_watching_over_ssh(machine: Machine) -> None:
+    """A kill is told as it comes; once the operator has gone, nothing on the box waits for the next one."""
+    there = "pgrep -f '[i]ncident --watch'"
+    with subprocess.Popen(operators(machine, "--watch", "--json"), stdout=subprocess.PIPE, text=True) as watching:
+        machine.wait_until_succeeds(there, timeout_s=120)
+        enough = "[ $(systemctl show -p MemoryCurrent --value eater) -gt 50000000 ]"
+        eat(machine, "OOMScoreAdjust=1000", most_mib="64", until=enough)
+        machine.succeed("echo f >/proc/sysrq-trigger")
+        assert watching.stdout
+        told = json.loads(watching.stdout.readline())
+        assert (told["kind"], told["scope"], told["victim"]["comm"]) == ("oom_kill", "sysrq", "eater")
+        watching.terminate()
+    machine.wait_until_fails(there, timeout_s=120)
+    machine.wait_until_succeeds(GONE, timeout_s=60)
 
 
 def install_stuck(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:

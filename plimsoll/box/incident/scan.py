@@ -86,7 +86,7 @@ def hits(chunk: bytes, start: int, stop: int, lines: int | None = None) -> list[
     To see that no line is anybody else's takes a third of what looking for what the others say would take.
     """
     lines = chunk.count(b"\n", start, stop) if lines is None else lines
-    of_kernel = lines > 0 and chunk.count(_OF_KERNEL, start, stop) >= lines
+    of_kernel = lines > 0 and chunk.count(_OF_KERNEL, start, stop) == lines
     words = KERNEL_WORDS if of_kernel else (*KERNEL_WORDS, *OTHER_WORDS)
     return sorted(at for word in words for at in _positions(chunk, word, start, stop))
 

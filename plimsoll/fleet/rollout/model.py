@@ -88,6 +88,12 @@ class Planned:
     failure: Failure = Failure.NONE
     """What kind of problem that is."""
 
+    @property
+    def waits(self) -> str:
+        """What is held back, and how it is done all the same; empty for nothing."""
+        held = "; ".join(f"{each.layer} waits: it {each.why}" for each in self.held)
+        return f"{held} (--allow-restart)" if held else ""
+
 
 @dataclass(frozen=True)
 class Settings:

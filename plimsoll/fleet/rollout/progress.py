@@ -95,7 +95,7 @@ def first(begin: Begin) -> Progress:
 def _first_of_host(planned: Planned, at_s: float) -> HostProgress:
     if planned.problem:
         return HostProgress(Phase.LEFT_OUT, at_s, planned.problem, planned.failure)
-    return HostProgress(Phase.WAITING if planned.steps else Phase.UNCHANGED, at_s)
+    return HostProgress(Phase.WAITING, at_s) if planned.steps else HostProgress(Phase.UNCHANGED, at_s, planned.waits)
 
 
 def after(progress: Progress, event: Event) -> Progress:

@@ -99,7 +99,7 @@ class HostRun:
             self._tell(Phase.VERIFYING, baseline=baseline)
             pending = await self._verify(planned)
             await self._soak(baseline, None if planned.steps else self.before.soaking_since_s)
-            self._tell(Phase.DONE, self._held(planned), pending=pending)
+            self._tell(Phase.DONE, planned.waits, pending=pending)
 
     # --- locks and plan ---
 
@@ -175,11 +175,8 @@ class HostRun:
                 return ""
             processes.end(process.pid)
             await deploy
-            return (
-                "its connection was lost during the deploy"
-                if lost.done()
-                else (f"the deploy had not ended after {limits.deploy_s:g} s")
-            )
+            was_lost = "its connection was lost during the deploy"
+            return was_lost if lost.done() else f"the deploy had not ended after {limits.deploy_s:g} s"
         finally:
             lost.cancel()
 
@@ -251,10 +248,6 @@ class HostRun:
     def _stop_if_interrupted(self) -> None:
         if self.shared.interrupted.is_set():
             raise Interrupted
-
-    def _held(self, planned: Planned) -> str:
-        held = "; ".join(f"{each.layer} waits: it {each.why}" for each in planned.held)
-        return f"{held} (--allow-restart)" if held else ""
 
     def _tell(
         self, phase: Phase, detail: str = "", *, failure: Failure = Failure.NONE,
