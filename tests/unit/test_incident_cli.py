@@ -235,6 +235,8 @@ def test_a_page_that_cannot_be_written(log: Path) -> None:
     """Where it cannot be written is one clear error."""
     with pytest.raises(UsageError, match=r"--html /nowhere/at/all\.html: .*directory"):
         _run("--html", "/nowhere/at/all.html", str(log))
+    with pytest.raises(UsageError, match="--bundle -: name a file"):
+        _run("--bundle", "-", str(log))
 
 
 def test_names_cannot_steer_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,6 +114,7 @@ def test_a_run_changes_what_was_announced(machine: Machine, stock: dict[str, set
         "plimsoll-verify.timer",
         "plimsoll-verify.path",
         "plimsoll-guard.service",
+        "plimsoll-serve@.service",
         "earlyoom.service",
     }
     for path, value in announced.values("cgroup").items():

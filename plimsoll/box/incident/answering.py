@@ -108,6 +108,8 @@ def _bundle(line: timeline.Timeline, about: About, redactor: Redactor) -> bytes:
 
 def write(option: str, path: str, content: bytes) -> None:
     """Write a file that was asked for, for its owner only; raises UsageError where that cannot be."""
+    if path == "-":
+        raise UsageError(f"{option} -: name a file; the text or --json is what goes to standard output")
     try:
         write_atomically(os.path.abspath(path), content, mode=0o600)
     except OSError as error:
