@@ -66,7 +66,7 @@ class Notifier:
 
     def ready(self, status: str) -> bool:
         """Say that the service has started, and what it does."""
-        return self.send(f"READY=1\nSTATUS={_one_line(status)}\n".encode())
+        return self.send(f"READY=1\nSTATUS={printable(status)}\n".encode())
 
     def ping(self) -> bool:
         """Say that the main thread goes round; nothing is made anew for it."""
@@ -75,10 +75,6 @@ class Notifier:
     def follows(self, pid: int) -> bool:
         """Name the process that is the service from now on."""
         return self.send(b"MAINPID=%d\n" % pid)
-
-
-def _one_line(text: str) -> str:
-    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def ping_every_s(environment: Mapping[str, str]) -> float | None:

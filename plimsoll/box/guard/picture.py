@@ -9,6 +9,7 @@ from plimsoll.box.guard.model import KIB_PER_GIB, Lines, Sample
 from plimsoll.box.guard.recording import GAP_S
 from plimsoll.box.guard.replay import Decided
 from plimsoll.box.guard.when import Clock
+from plimsoll.box.texts import printable
 
 MAX_MARKS = 40
 """More of them are a wall; the table has them all."""
@@ -119,7 +120,7 @@ def draw(title: str, clock: Clock, trace: Trace, lines: Lines, decided: Sequence
     top = max(highest, lines.slow_leave_kib) * 1.05
     times = (buckets[0].start_s, buckets[-1].end_s) if buckets else (0.0, 1.0)
     scale = _Scale(*times, math.ceil(top))
-    shown = escape("".join(each if each.isprintable() else "?" for each in title))
+    shown = escape(printable(title))
     size = f'width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{shown}">',

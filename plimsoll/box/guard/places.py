@@ -148,5 +148,4 @@ def is_users_manager(place: Place) -> bool:
 
 def printable(text: str) -> str:
     """Return a name that breaks no record and no terminal: nothing but printable characters, and not too long."""
-    plain = "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text[:MAX_SHOWN])
-    return plain + "…" if len(text) > MAX_SHOWN else plain
+    return texts.printable(text, MAX_SHOWN)

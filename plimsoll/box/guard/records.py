@@ -18,6 +18,7 @@ from plimsoll.box.guard.logfile import LogFile
 from plimsoll.box.guard.model import Action, Sample, Workload
 from plimsoll.box.guard.worker import Worker
 from plimsoll.box.host import Host
+from plimsoll.box.texts import printable
 
 SCHEMA = "plimsoll.guard/1"
 PATH = "/var/log/plimsoll/guard.jsonl"
@@ -167,18 +168,12 @@ def shortened(text: str) -> str:
     return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
 
 
-def visible(text: str) -> str:
-    """Return a text on one line, in which nothing moves a terminal's cursor or hides: that is shown by its number."""
-    # without the codec of that name, which would be imported, and so be read from the disk, when it is first needed
-    return "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in text)
-
-
 # --- the three ways out -----------------------------------------------------------------------------
 
 
 def kmsg_line(event: Event) -> bytes:
     """Return an event as one line for the kernel's log, which takes 900 bytes of ASCII from anybody."""
-    text = visible(f"{_IDENTIFIER}: {said(event)}").encode("ascii", "backslashreplace")
+    text = printable(f"{_IDENTIFIER}: {said(event)}").encode("ascii", "backslashreplace")
     return b"<%d>%s" % (_DAEMON | _priority(event), text[: _KMSG_BYTES - 5])
 
 
@@ -187,7 +182,7 @@ def journal_message(event: Event, line: str) -> bytes:
     action = event.action
     victim = action.victim if action else event.victim
     fields = {
-        "MESSAGE": visible(said(event)),
+        "MESSAGE": printable(said(event)),
         "PRIORITY": str(_priority(event)),
         "SYSLOG_IDENTIFIER": _IDENTIFIER,
         "PLIMSOLL_KIND": event.kind.value,

@@ -15,6 +15,7 @@ from plimsoll.box.guard.model import Known, Reservation, Rule, Sample, Settings,
 from plimsoll.box.guard.rules import Situation, margins_kib, rate
 from plimsoll.box.heartbeat import STATUS_SCHEMA
 from plimsoll.box.host import Host
+from plimsoll.box.texts import printable
 
 MAX_CANDIDATES = 64
 MAX_ACTIONS = 20
@@ -212,8 +213,7 @@ class _Family:
 
 
 def _label(text: str) -> str:
-    plain = "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text[:_LONGEST_LABEL])
-    return plain.translate(_ESCAPES)
+    return printable(text, _LONGEST_LABEL).translate(_ESCAPES)
 
 
 def metrics(status: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from plimsoll.box import texts
 from plimsoll.box.guard.places import printable
 
 _GIB = 1 << 30
@@ -127,8 +128,7 @@ _LONGEST = 300
 
 def _text(text: str) -> str:
     """Return a sentence with others' names in it on one line, its invisible characters spelled out."""
-    plain = "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text[:_LONGEST])
-    return f"{plain}…" if len(text) > _LONGEST else plain
+    return texts.printable(text, _LONGEST)
 
 
 # --- a live view ------------------------------------------------------------------------------------
