@@ -14,9 +14,9 @@ from plimsoll.box.errors import DRIFT, GOOD, UNKNOWN, UsageError
 from plimsoll.box.guard import config, configured, foreign, picture, recording
 from plimsoll.box.guard import replay as replaying
 from plimsoll.box.guard.model import KIB_PER_GIB, Rule, Sample, Settings
-from plimsoll.box.guard.records import visible
 from plimsoll.box.guard.when import Clock, duration
 from plimsoll.box.host import Host
+from plimsoll.box.texts import printable
 
 SCHEMA = "plimsoll.replay/1"
 _SHORTEST_S = 0.001
@@ -60,7 +60,7 @@ def replay(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
     if arguments.picture:
         drawn = picture.draw(result.title, result.clock, trace, settings.lines, result.decided)
         _write(arguments.picture, drawn)
-    print(json.dumps(result.to_json(), indent=1) if arguments.json else "\n".join(map(visible, result.text())))
+    print(json.dumps(result.to_json(), indent=1) if arguments.json else "\n".join(map(printable, result.text())))
     return result.exit_code
 
 

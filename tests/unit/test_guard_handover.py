@@ -40,7 +40,7 @@ def test_systemd_is_told(kind: str, tmp_path: Path) -> None:
         assert notifier.ping()
         assert notifier.follows(4711)
         told = [listener.recv(200) for _ in range(3)]
-    assert told == [b"READY=1\nSTATUS=watching?MAINPID=1\n", b"WATCHDOG=1", b"MAINPID=4711\n"]
+    assert told == [b"READY=1\nSTATUS=watching\\x0aMAINPID=1\n", b"WATCHDOG=1", b"MAINPID=4711\n"]
 
 
 def test_nobody_to_tell_is_no_error(tmp_path: Path) -> None:

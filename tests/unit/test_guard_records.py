@@ -16,6 +16,7 @@ from plimsoll.box.guard.logfile import LogFile
 from plimsoll.box.guard.model import Action, Process, Rule, Sample, Verb, Workload
 from plimsoll.box.guard.records import Event, Kind, Scribe
 from plimsoll.box.host import Host
+from plimsoll.box.texts import printable
 from tests.unit.builders import NEEDS_ROOT, write_tree
 from tests.unit.test_docs import _fits
 
@@ -126,7 +127,6 @@ def test_no_name_breaks_a_line(name: str) -> None:
     assert text.isascii()
     assert "\n" not in text
     assert records.read_records(f"{text}\n{text}\n").unreadable == 0
-    assert records.visible(name).isprintable()
 
 
 def test_the_kernel_is_told_how_bad_it_is() -> None:
@@ -153,7 +153,7 @@ def test_the_journals_protocol(name: str) -> None:
     """A name cannot add a field of its own: one with a newline goes by its length."""
     event = _decision(name)
     found = _journal_fields(records.journal_message(event, "{}"))
-    assert found["MESSAGE"] == records.visible(records.said(event))
+    assert found["MESSAGE"] == printable(records.said(event))
     assert found.get("PLIMSOLL_VICTIM", "") == name
     assert (found["PLIMSOLL_RULE"], found["PRIORITY"], found["SYSLOG_IDENTIFIER"]) == ("floor", "4", "plimsoll-guard")
     assert set(found) <= {

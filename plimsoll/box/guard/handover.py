@@ -25,6 +25,7 @@ from dataclasses import replace
 
 from plimsoll.box.guard import spawn
 from plimsoll.box.guard.model import CALM, Kill, State
+from plimsoll.box.texts import printable
 
 CHANNEL = "PLIMSOLL_TAKE_OVER"
 """The variable that names a successor's descriptors, its end of the channel first; without it a guard begins."""

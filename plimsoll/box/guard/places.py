@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from fnmatch import translate
 from functools import lru_cache
 
+from plimsoll.box import texts
+
 MAX_SHOWN = 120
 """Characters of a name that comes from somebody else."""
 
