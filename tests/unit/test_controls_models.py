@@ -1,8 +1,10 @@
 """The layer models: files that the box reads as the policy means them, who may start models, and what a boot starts."""
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -417,3 +419,16 @@ def test_a_plan_is_plain_data() -> None:
     change = plan.FileChange(files(**OPERATORS)[models.SUDOERS], None)
     (sent,) = plan.LayerPlan("models", (change,), ()).to_json()["files"]
     assert json.loads(json.dumps(sent))["check"] == "sudoers"
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_a_file_is_the_same_in_every_run(seed: str) -> None:
+    """Sections stand in the order of the table, whatever order this run of Python gives to a set."""
+    document = {"stop": {"grace_s": 9}, "ready": {"model_id": "m"}, "run": {"unit": "m.service"}, "need": {"gib": 1}}
+    code = f"from plimsoll.controls import models; print(models.toml('m', {document!r}))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+    )
+    headings = [line.strip("[]") for line in done.stdout.splitlines() if line.startswith("[")]
+    assert headings == sorted(document, key=list(dict.fromkeys(key.section for key in keys.KEYS)).index)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from plimsoll.box.errors import REFUSED, BoxError
@@ -11,7 +11,7 @@ from plimsoll.box.host import Host
 from plimsoll.box.serve import records
 from plimsoll.box.serve.locking import Actor
 from plimsoll.box.serve.model import Model
-from plimsoll.box.serve.records import Phase, State
+from plimsoll.box.serve.records import End, History, Phase, State
 
 EVENT_SCHEMA = "plimsoll.serve-event/1"
 TELL_EVERY_S = 15.0
@@ -35,10 +35,37 @@ class Act:
     """Whether a model that became ready gets its attendant; the attendant itself sees to that otherwise."""
 
     def move(self, state: State, phase: Phase, **changes: Any) -> State:  # noqa: ANN401  # any of its fields
-        """Write down what begins now, and return it."""
+        """Write down what begins now, and return it.
+
+        Where that cannot be written, it is said, and goes on: a stop must not fail for want of room in /run.
+        """
         moved = records.advanced(state, phase, self.by, **changes)
-        records.write(self.host, moved)
+        try:
+            records.write(self.host, moved)
+        except OSError as error:
+            self.say(f"{state.name}: that it is {phase.value} cannot be written down: {_reason(error)}")
         return moved
+
+    def remember(self, name: str, change: Callable[[History], History]) -> bool:
+        """Change what is remembered of a model, and say whether that was possible; where it was not, people are told.
+
+        What a load took is no reason to leave it alone in the middle.
+        """
+        try:
+            records.remember(self.host, name, change)
+        except (OSError, records.RecordError) as error:
+            self.say(f"{name}: not remembered: {_reason(error)}")
+            return False
+        return True
+
+    def remember_end(self, state: State, kind: str, said: str) -> bool:
+        """Remember how a life of a model ended."""
+        end = End(time.time(), kind, said, state.began_unix_s)
+        return self.remember(state.name, lambda before: replace(before, ends=(*before.ends, end)))
+
+
+def _reason(error: Exception) -> str:
+    return f"{getattr(error, 'strerror', None) or error}"
 
 
 class Progress:

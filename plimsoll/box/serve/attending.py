@@ -1,8 +1,6 @@
 """Waiting for the end of a model that serves: known at once, told at once, and what was chosen for it is done."""
 
-import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from plimsoll.box.errors import GOOD
 from plimsoll.box.host import Host
@@ -10,7 +8,7 @@ from plimsoll.box.serve import attendant, causes, config, locking, records, star
 from plimsoll.box.serve.acting import Act, tell, tell_cluster
 from plimsoll.box.serve.launch import launcher
 from plimsoll.box.serve.model import Model, Restart
-from plimsoll.box.serve.records import End, Phase, State
+from plimsoll.box.serve.records import Phase, State
 from plimsoll.box.serve.stopping import bring_down
 from plimsoll.box.serve.watching import watching
 
@@ -66,8 +64,7 @@ def explain(act: Act, model: Model, state: State, gone: frozenset[int], *, repla
     rest = f"; {len(seen.pids)} of its processes were still there" if seen.pids else ""
     said = f"{cause.said}{rest}"
     act.say(f"{model.name} has ended: {said}")
-    end = End(time.time(), str(cause.kind), said)
-    records.remember(act.host, model.name, lambda before: replace(before, ends=(*before.ends, end)))
+    act.remember_end(state, str(cause.kind), said)
     facts = {"cause": str(cause.kind), "said": said, "evidence": list(cause.evidence), "pids": sorted(gone)}
     tell(act, model, model.hooks.ended, "ended", **facts, next=_next(model) if replace_it else None)
     tell_cluster(act, model, **facts)
@@ -86,9 +83,11 @@ def see_to_end(act: Act, model: Model, state: State, gone: frozenset[int], *, re
 
 def _explained(act: Act, state: State) -> str:
     """Return what was remembered of the end of this very life; empty where nobody has looked yet."""
-    since_s = state.ready_unix_s or state.began_unix_s
-    ends = [each for each in records.history(act.host, state.name).ends if each.at_unix_s > since_s]
-    return ends[-1].said if ends else ""
+    try:
+        ends = records.history(act.host, state.name).ends
+    except records.RecordError:
+        return ""
+    return next((each.said for each in reversed(ends) if each.life_unix_s == state.began_unix_s), "")
 
 
 def _next(model: Model) -> str | None:

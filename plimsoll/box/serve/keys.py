@@ -145,7 +145,11 @@ KEYS: tuple[Key, ...] = (
     _Key("hooks", "timeout_s", NUMBER, "hook_timeout_s", "a hook is killed after this time", (0.1, 600),
         own_default=10.0),
 )  # fmt: skip
-BY_SECTION = {section: {k.name: k for k in KEYS if k.section == section} for section in {k.section for k in KEYS}}
+# in the order of KEYS at every start: a file that is written in it must not differ from one run to the next
+BY_SECTION = {
+    section: {key.name: key for key in KEYS if key.section == section}
+    for section in dict.fromkeys(key.section for key in KEYS)
+}
 REQUIRED = ("ready.url", "ready.model_id")
 TOGETHER = (("prove.prompt_tokens", "prove.slots"), ("docker.user", "docker.socket"))
 OF_PLACE = {

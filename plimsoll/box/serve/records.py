@@ -5,6 +5,7 @@ The history of a model lasts, in /var/lib: how long its loads took, what it took
 """
 
 import json
+import math
 import os
 import statistics
 import time
@@ -27,6 +28,8 @@ STATE_SCHEMA = "plimsoll.serve-state/1"
 HISTORY_SCHEMA = "plimsoll.serve-history/1"
 MAX_KEPT = 20
 """Loads, ends and automatic starts that a history remembers."""
+_LATEST_UNIX_S = 253402300800.0
+"""The year 10000, of which no calendar here knows."""
 _MODE = 0o644
 """`serve status` is for everybody."""
 
@@ -120,6 +123,8 @@ class End:
     at_unix_s: float
     kind: str
     said: str
+    life_unix_s: float = 0.0
+    """When the life began that ended so: the clock may be set between two ends, and none is to be taken for another."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +166,10 @@ def read(host: Host, name: str) -> State | None:
     content = _content(host, path, STATE_SCHEMA)
     if content is None or content.get("boot_id") != boot_id(host):
         return None
-    return _checked(path, _state, content)
+    found = _checked(path, _state, content)
+    if found.name != name:
+        raise _damaged(path, ValueError(f"is of the model {found.name!r}"))
+    return found
 
 
 def write(host: Host, state: State) -> None:
@@ -171,9 +179,26 @@ def write(host: Host, state: State) -> None:
 
 def every(host: Host) -> tuple[State, ...]:
     """Return the states of all models that were started in this boot; raises RecordError for a damaged one."""
-    names = (name.removesuffix(".json") for name in host.names(STATES) if _is_record(name))
-    found = (read(host, name) for name in names)
-    return tuple(each for each in found if each is not None)
+    found, problems = look(host)
+    if problems:
+        raise RecordError("; ".join(problems))
+    return found
+
+
+def look(host: Host) -> tuple[tuple[State, ...], tuple[str, ...]]:
+    """Return the states of all models that were started in this boot, and what is wrong with the others' records."""
+    found: list[State] = []
+    problems: list[str] = []
+    for name in host.names(STATES):
+        if not _is_record(name):
+            continue
+        try:
+            state = read(host, name.removesuffix(".json"))
+        except RecordError as error:
+            problems.append(str(error))
+        else:
+            found += [state] if state is not None else []
+    return tuple(found), tuple(problems)
 
 
 def running(host: Host, but: Sequence[str] = ()) -> tuple[Running, ...]:
@@ -192,11 +217,11 @@ def _state(content: Mapping[str, Any]) -> State:
     return State(
         **texts,
         phase=Phase(content["phase"]),
-        by=Actor(int(by["pid"]), int(by["start_ticks"]), str(by["what"]), float(by["since_s"])),
+        by=Actor(int(by["pid"]), int(by["start_ticks"]), str(by["what"]), _finite(by["since_s"])),
         baseline=Baseline(*(_whole(content["baseline"][key]) for key in ("available_kib", "level_kib"))),
-        began_s=float(content["began_s"]),
-        began_unix_s=float(content["began_unix_s"]),
-        phase_s=float(content["phase_s"]),
+        began_s=_finite(content["began_s"]),
+        began_unix_s=_date(content["began_unix_s"]),
+        phase_s=_finite(content["phase_s"]),
         steady_line_kib=_whole(content["steady_line_kib"]),
         pids=tuple(int(each) for each in content["pids"]),
         ready_unix_s=_number(content["ready_unix_s"]),
@@ -227,11 +252,14 @@ def remember(host: Host, name: str, change: Callable[[History], History]) -> His
 
 def _history(content: Mapping[str, Any]) -> History:
     loads = (
-        Load(float(each["at_unix_s"]), float(each["took_s"]), each["ready"] is True, _whole(each["footprint_kib"]))
+        Load(_date(each["at_unix_s"]), _finite(each["took_s"]), each["ready"] is True, _whole(each["footprint_kib"]))
         for each in content["loads"]
     )
-    ends = (End(float(each["at_unix_s"]), str(each["kind"]), str(each["said"])) for each in content["ends"])
-    again, instead = (tuple(float(each) for each in content[key]) for key in ("again_unix_s", "instead_unix_s"))
+    ends = (
+        End(_date(each["at_unix_s"]), str(each["kind"]), str(each["said"]), _finite(each.get("life_unix_s", 0)))
+        for each in content["ends"]
+    )
+    again, instead = (tuple(_date(each) for each in content[key]) for key in ("again_unix_s", "instead_unix_s"))
     return History(tuple(loads), tuple(ends), again, instead)
 
 
@@ -255,7 +283,7 @@ def _content(host: Host, path: str, schema: str) -> Mapping[str, Any] | None:
 def _checked(path: str, build: Callable[[Mapping[str, Any]], Found], content: Mapping[str, Any]) -> Found:
     try:
         return build(content)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise _damaged(path, error) from error
 
 
@@ -276,7 +304,21 @@ def _number(value: object) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{value!r} is not a number")  # noqa: TRY004  # all that is wrong with a file is one
-    return float(value)
+    return _finite(value)
+
+
+def _finite(value: Any) -> float:  # noqa: ANN401  # as JSON has it, which in Python knows Infinity
+    found = float(value)
+    if not math.isfinite(found):
+        raise ValueError(f"{found} is not a number to go by")
+    return found
+
+
+def _date(value: Any) -> float:  # noqa: ANN401  # as above
+    found = _finite(value)
+    if not 0 <= found < _LATEST_UNIX_S:
+        raise ValueError(f"{found} is no time")
+    return found
 
 
 def _whole(value: object) -> int | None:

@@ -4,7 +4,7 @@ Whoever holds the lock knows that nobody else is at work; a state that says so i
 """
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from plimsoll.box.errors import BoxError
 from plimsoll.box.serve import attendant, attending, config, readiness, reclaim, records, starting
@@ -12,7 +12,7 @@ from plimsoll.box.serve.acting import Act, tell
 from plimsoll.box.serve.launch import Launcher, Seen, launcher
 from plimsoll.box.serve.loading import Loaded
 from plimsoll.box.serve.model import Model
-from plimsoll.box.serve.records import End, Phase, State
+from plimsoll.box.serve.records import Phase, State
 from plimsoll.box.serve.stopping import bring_down
 
 CUT_OFF = "cut off"
@@ -29,7 +29,10 @@ class Asked:
 
 def repair(act: Act, asked: Asked) -> None:
     """See to every model that somebody left in the middle; what cannot be repaired is said, and left."""
-    for state in records.every(act.host):
+    states, problems = records.look(act.host)
+    for problem in problems:
+        act.say(problem)
+    for state in states:
         if state.phase in records.OVER:
             continue
         try:
@@ -73,9 +76,7 @@ def _serving(act: Act, model: Model, state: State, seen: Seen, *, replace_it: bo
 def _dead(act: Act, model: Model, state: State, seen: Seen) -> None:
     """Clean up after a load that died with nobody looking."""
     said = f"it ended while it was loading, after {state.by.what} was killed: {seen.said}"
-    records.remember(
-        act.host, model.name, lambda before: replace(before, ends=(*before.ends, End(time.time(), CUT_OFF, said)))
-    )
+    act.remember_end(state, CUT_OFF, said)
     bring_down(act, model, launcher(act.host, model), state, to=Phase.FAILED, said=said)
     tell(act, model, model.hooks.failed, "failed", cause=CUT_OFF, said=said, fallback=model.fallback)
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from plimsoll.box.errors import DRIFT, GOOD, UNKNOWN
 from plimsoll.box.serve import announcing, attendant, holders, readiness, reclaim, records
 from plimsoll.box.serve.acting import Act, Progress, tell_cluster
-from plimsoll.box.serve.launch import Launcher, Seen, launcher
+from plimsoll.box.serve.launch import Launcher, LaunchError, NoAnswerError, Seen, launcher
 from plimsoll.box.serve.model import Model
 from plimsoll.box.serve.reclaim import gib
-from plimsoll.box.serve.records import End, History, Phase, State
+from plimsoll.box.serve.records import Phase, State
 from plimsoll.box.serve.watching import until, watching
 
 HANG_AFTER_S = 60.0
@@ -44,7 +44,7 @@ def stop(act: Act, model: Model) -> int:
     state = state if state is not None and state.phase not in records.OVER else _unrecorded(act, model, seen)
     _say_in_flight(act, model)
     down = bring_down(act, model, launched, replace(state, pids=state.pids or seen.pids))
-    _remember(act, model, End(time.time(), STOPPED, f"stopped by {act.by.what}"))
+    act.remember_end(state, STOPPED, f"stopped by {act.by.what}")
     tell_cluster(act, model, cause=STOPPED)
     return _told(act, model, down)
 
@@ -78,13 +78,19 @@ def end_processes(act: Act, model: Model, launched: Launcher) -> bool:
     seen = launched.look()
     if not seen.there:
         return True
-    launched.ask_to_end()
+    grace_s = model.stop_grace_s
+    try:
+        launched.ask_to_end()
+    except (LaunchError, NoAnswerError) as error:
+        # nobody was asked, so that there is nothing to wait for before SIGKILL
+        act.say(f"{model.name}: {error}")
+        grace_s = 0.0
     progress = Progress(act.say, f"{model.name}: waiting for it to end")
-    if _until_gone(launched, seen, model.stop_grace_s, progress):
+    if _until_gone(launched, seen, grace_s, progress):
         return True
     act.say(f"{model.name}: {model.stop_grace_s:g} s after SIGTERM it is still there: sending SIGKILL")
     launched.kill()
-    return _until_gone(launched, launched.look(), model.reclaim_timeout_s, _Hanging(act, model, launched))
+    return _until_gone(launched, seen, model.reclaim_timeout_s, _Hanging(act, model, launched))
 
 
 def _until_gone(launched: Launcher, seen: Seen, timeout_s: float, progress: "Progress | _Hanging") -> bool:
@@ -96,7 +102,15 @@ def _until_gone(launched: Launcher, seen: Seen, timeout_s: float, progress: "Pro
                 break
             progress(time.monotonic() - began_s)
     left_s = max(0.0, began_s + timeout_s - time.monotonic())
-    return until(lambda: not launched.look().there, left_s, progress)
+    return until(lambda: _is_gone(launched), left_s, progress)
+
+
+def _is_gone(launched: Launcher) -> bool:
+    """Say whether nothing runs any more; while nobody says so, it is taken to run."""
+    try:
+        return not launched.look().there
+    except NoAnswerError:
+        return False
 
 
 class _Hanging:
@@ -113,8 +127,11 @@ class _Hanging:
             self._progress(waited_s)
             return
         self._told = True
-        pids = ", ".join(str(pid) for pid in self._launched.look().pids[:8])
-        self._act.say(f"{self._model.name}: {waited_s:.0f} s after SIGKILL: this is a hang; still there: pid {pids}")
+        try:
+            there = ", ".join(f"pid {pid}" for pid in self._launched.look().pids[:8]) or "no process"
+        except NoAnswerError as error:
+            there = str(error)
+        self._act.say(f"{self._model.name}: {waited_s:.0f} s after SIGKILL: this is a hang; still there: {there}")
 
 
 # --- memory -----------------------------------------------------------------------------------------
@@ -140,7 +157,9 @@ class _Memory:
 
     def __init__(self, act: Act, state: State) -> None:
         self._act, self._state = act, state
-        self.expected_kib = reclaim.expected_kib(state, records.every(act.host))
+        others, unknown = records.look(act.host)
+        # what others have taken or given back since is in the level that there must be
+        self.expected_kib = None if unknown else reclaim.expected_kib(state, others)
         self._asked_s = -reclaim.RELEASE_EVERY_S
 
     @property
@@ -193,13 +212,6 @@ def _say_in_flight(act: Act, model: Model) -> None:
     else:
         waiting = f", {found.waiting} waiting" if found.waiting is not None else ""
         act.say(f"{model.name}: {found.running} requests in flight{waiting}; they have {model.stop_grace_s:g} s")
-
-
-def _remember(act: Act, model: Model, end: End) -> None:
-    def change(history: History) -> History:
-        return replace(history, ends=(*history.ends, end))
-
-    records.remember(act.host, model.name, change)
 
 
 def _told(act: Act, model: Model, down: Down) -> int:
