@@ -1,6 +1,6 @@
 # make setup makes .venv; make try shows a real Debian machine being hardened; make test checks everything short.
 .DELETE_ON_ERROR:
-.PHONY: setup try wedge lab-arm test test-long bench lint docs lock clean vm-packages machine
+.PHONY: setup try wedge wedge-report lab-arm test test-long bench lint docs lock clean vm-packages test-packages machine
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
@@ -18,6 +18,9 @@ setup: .venv/.installed
 vm-packages:
 	.ci/system-packages vm
 
+test-packages:
+	.ci/system-packages vm test
+
 # The machine is made beside the installation of the packages, of which the lab needs none for that.
 try:
 	.ci/system-packages setup vm
@@ -33,8 +36,14 @@ wedge: setup vm-packages
 	rm -f $(WEDGE)
 	$(BIN)/python -m lab wedge --results $(WEDGE)
 
+# docs/wedge.md and its pictures, from the results that `python -m lab wedge --matrix` has left.
+wedge-report: setup
+	.ci/system-packages report
+	$(BIN)/python -m lab wedge --report
+
 # The box is aarch64: builds and boots such a machine, emulated, and does there what `make wedge` does.
-lab-arm: setup vm-packages
+lab-arm: setup
+	.ci/system-packages vm arm
 	$(BIN)/python -m lab wedge --arch aarch64
 
 lint: setup
@@ -45,11 +54,11 @@ lint: setup
 # Two at a time: a test in an emulated machine keeps 0.7 to 1.2 of two cores busy, and waits the rest of its time.
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-test: lint vm-packages
+test: lint test-packages
 	$(PYTEST) -m "not slow and not bench"
 
 # Can be interrupted and repeated: what has passed for the same files is not run again.
-test-long: lint vm-packages
+test-long: lint test-packages
 	$(PYTEST) -m "not bench" --resume; status=$$?; $(BIN)/python -m tests.report && exit $$status
 
 # On a machine that does nothing else. What a deploy is compared with has an environment of its own.

@@ -28,8 +28,8 @@ def cli() -> None:
 
 @cli.command()
 @name_option
-@click.option("--release", default="trixie", show_default=True, type=click.Choice(RELEASES))
-@click.option("--memory", "memory_mib", default=1536, show_default=True, metavar="MIB")
+@click.option("--release", default="trixie", show_default=True, type=click.Choice(RELEASES), help="Of Debian.")
+@click.option("--memory", "memory_mib", default=1536, show_default=True, metavar="MIB", help="The machine's.")
 @click.option("--ubuntu-ssh", is_flag=True, help="Arrange ssh as Ubuntu 24.04 does: by a socket.")
 @click.option("--containers", is_flag=True, help="With Docker and podman.")
 @click.option("--arch", type=click.Choice(list(ARCHITECTURES)), default=platform.machine, help="Default: this host's.")

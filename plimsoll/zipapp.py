@@ -48,9 +48,9 @@ def _archive(files: Mapping[str, bytes]) -> bytes:
 
 
 def _modules() -> dict[str, bytes]:
-    files = sorted((PACKAGE / "box").rglob("*.py"))
-    sources = {f"plimsoll/{path.relative_to(PACKAGE)}": path.read_bytes() for path in files}
-    return {"plimsoll/__init__.py": b"", **sources}
+    # the package's own file says which version it is
+    files = [PACKAGE / "__init__.py", *sorted((PACKAGE / "box").rglob("*.py"))]
+    return {f"plimsoll/{path.relative_to(PACKAGE)}": path.read_bytes() for path in files}
 
 
 def from_memory(*arguments: str) -> str:

@@ -39,9 +39,20 @@ def chosen_defences(names: Sequence[str]) -> list[str]:
 @click.option(
     "--defence", "defences", multiple=True, type=click.Choice(list(DEFENCES)), help="Default: stock, Plimsoll."
 )
-@click.option("--scenario", "scenarios", multiple=True, type=click.Choice(list(SCENARIOS)), default=["ramp"])
-@click.option("--regime", type=click.Choice(cases.REGIMES), default="C", show_default=True)
-@click.option("--place", type=click.Choice(list(PLACES)), default="unit", show_default=True)
+@click.option(
+    "--scenario",
+    "scenarios",
+    multiple=True,
+    type=click.Choice(list(SCENARIOS)),
+    default=["ramp"],
+    help="How memory is taken.",
+)
+@click.option(
+    "--regime", type=click.Choice(cases.REGIMES), default="C", show_default=True, help="How it is accounted for."
+)
+@click.option(
+    "--place", type=click.Choice(list(PLACES)), default="unit", show_default=True, help="Where the workload runs."
+)
 @click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="How many of each.")
 @click.option("--seed", default=0, show_default=True, help="Chooses rates and, in the matrix, the pairs.")
 @click.option("--arch", type=click.Choice(list(ARCHITECTURES)), default=platform.machine, help="Default: this host's.")

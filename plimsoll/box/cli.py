@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
+from plimsoll import __version__
 from plimsoll.box.errors import GOOD, INTERNAL, INTERRUPTED, USAGE, BoxError
 from plimsoll.box.host import Host
 from plimsoll.box.output import ReaderLeft, outlive_readers
@@ -53,6 +54,8 @@ _EXIT_CODES = (
 def _parser(command: str) -> argparse.ArgumentParser:
     """Return the parser, with the options of one command: the others need not be imported for it."""
     parser = _Parser(prog="plimsoll", description=_PURPOSE, epilog=_EXIT_CODES)
+    version = f"%(prog)s, version {__version__}"
+    parser.add_argument("--version", action="version", version=version, help="say which version this is, and end")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module, what) in _COMMANDS.items():
         of_command = commands.add_parser(name, help=what, description=what)

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterable
@@ -14,6 +15,9 @@ from plimsoll.box import rollback as way_back
 from plimsoll.box.errors import GOOD, INTERNAL, UsageError
 from plimsoll.box.host import Host
 from plimsoll.box.model import GUARDED_LAYER, LAYERS, ROLLBACK_DELAY_S
+
+_LONGEST_DELAY_S = 86_400
+"""A day: nobody who changes sshd waits longer before he tries to log in."""
 
 
 def _need_root(what: str) -> None:
@@ -89,7 +93,16 @@ def rollback_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("verb", choices=("arm", "disarm", "fire"), help="before the change; after a login; take back")
     parser.add_argument("--layer", default=GUARDED_LAYER, choices=LAYERS, metavar="LAYER", help="what is taken back")
-    parser.add_argument("--delay-s", type=int, default=ROLLBACK_DELAY_S, help="until it is; %(default)s unless given")
+    parser.add_argument(
+        "--delay-s", type=_delay_s, default=ROLLBACK_DELAY_S, metavar="S", help="until it is; %(default)s unless given"
+    )
+
+
+def _delay_s(text: str) -> int:
+    """Return a delay; one that no timer has is an ArgumentTypeError, which the parser turns into an error of usage."""
+    if not re.fullmatch("[0-9]{1,5}", text) or not 1 <= int(text) <= _LONGEST_DELAY_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of seconds from 1 to {_LONGEST_DELAY_S}")
+    return int(text)
 
 
 def rollback(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:

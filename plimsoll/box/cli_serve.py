@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 DEFAULT_ADJ = -500
 """After all that people run (0 to 300), and before sshd and the guard (-1000)."""
+_MAX_DIGITS = 10
+"""Of a process's number; a model may be called by one that is longer."""
 _PACKAGE = "plimsoll.box.serve"
 
 
@@ -98,18 +100,17 @@ def _switch(arguments: argparse.Namespace, host: Host) -> int:
     if arguments.old == arguments.name:
         raise UsageError(f"serve switch: {arguments.name} is the same model; plimsoll serve restart {arguments.name}")
     with _acting(host, f"switch {arguments.old} {arguments.name}", ending=arguments.old) as act:
-        _module("starting").check_instead(act, _model(act, arguments.name), _model(act, arguments.old))
+        _module("checking").check_instead(act, _model(act, arguments.name), _model(act, arguments.old))
         return _stopped(act, arguments.old) or _started(act, arguments.name)
 
 
 def _check(arguments: argparse.Namespace, host: Host) -> int:
     with _acting(host, f"check {arguments.name}", repairs=False) as act:
-        starting = _module("starting")
-        granted = starting.check(act, _model(act, arguments.name))
+        granted = _module("checking").check(act, _model(act, arguments.name))
         needed, admitted = granted.needed, granted.admitted
         for note in admitted.notes:
             act.say(note)
-        print(f"{arguments.name} may start: {needed.basis}; {starting.gib(admitted.left_kib)} stay available")
+        print(f"{arguments.name} may start: {needed.basis}; {_module('records').gib(admitted.left_kib)} stay available")
     return GOOD
 
 
@@ -140,7 +141,7 @@ def _protect(arguments: argparse.Namespace, host: Host) -> int:
 
 
 def _pids(host: Host, target: str) -> Sequence[int]:
-    if target.isascii() and target.isdigit():
+    if target.isascii() and target.isdigit() and len(target) <= _MAX_DIGITS:
         if _module("scores").current(host, int(target)) is None:
             raise UsageError(f"serve protect: there is no process {target}")
         return [int(target)]

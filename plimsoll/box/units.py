@@ -5,34 +5,19 @@ import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from plimsoll.box import cmdline, engines
+from plimsoll.box import cmdline, engines, systemctl
 from plimsoll.box.host import TIMED_OUT, Host, Ran
 from plimsoll.box.resolve_units import UNIT_DIRECTORIES, drop_in_directories, unit_files_in_order
+from plimsoll.box.systemctl import SHOW_TIMEOUT_S, parse_show
 
-CGROUP = "/sys/fs/cgroup"
+CGROUP = systemctl.CGROUP
 PROPERTIES = (
     "Id", "Names", "LoadState", "ActiveState", "SubState", "UnitFileState", "FragmentPath", "DropInPaths", "MainPID",
     "ControlGroup", "NeedDaemonReload", "MemoryMin", "MemoryLow", "OOMScoreAdjust", "CPUWeight", "IOWeight", "Listen",
     "TriggeredBy", "Requires", "Accept", "BusName", "Type", "ActiveEnterTimestampMonotonic",
 )  # fmt: skip
 CGROUP_FILES = ("memory.min", "memory.low", "memory.current", "cpu.weight", "io.weight", "cgroup.controllers")
-SHOW_TIMEOUT_S = 90
-"""systemd answers nobody while it reads its units anew, which took 15 s in a virtual machine on a busy host."""
 MANAGER_PROPERTIES = ("Version", "RuntimeWatchdogUSec", "DefaultOOMScoreAdjust", "SystemState", "FinishTimestamp")
-
-
-def parse_show(text: str) -> list[dict[str, str]]:
-    """Return `systemctl show` output as one mapping a unit; a repeated property keeps its values a line each."""
-    blocks = []
-    for paragraph in text.strip().split("\n\n"):
-        found: dict[str, str] = {}
-        for line in paragraph.splitlines():
-            key, equals, value = line.partition("=")
-            if equals:
-                found[key] = f"{found[key]}\n{value}" if key in found else value
-        if found:
-            blocks.append(found)
-    return blocks
 
 
 def read(host: Host, names: Sequence[str]) -> dict[str, Any]:

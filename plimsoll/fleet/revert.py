@@ -88,14 +88,22 @@ def _session(host: Host, ssh: gather.Ssh, arguments: list[str]) -> Iterator[subp
 
 
 def _relay(process: subprocess.Popen[str]) -> tuple[int | None, list[str]]:
-    """Show what the host says until it says how it ended; returns that exit code, None if the connection was lost."""
+    """Show what the host says until it says how it ended; returns that exit code, None if the connection was lost.
+
+    One that says more than a host may answer at all, in one line or in many, is as good as lost.
+    """
     said: list[str] = []
-    for line in process.stdout or ():
+    left = gather.MAX_ANSWER_BYTES
+    while process.stdout is not None and left > 0 and (line := process.stdout.readline(left)):
+        left -= len(line)
         if line.startswith(_END):
             code = line.removeprefix(_END).strip()
             return (int(code) if re.fullmatch(r"[0-9]{1,3}", code) else UNKNOWN), said
         said.append(line.rstrip("\n"))
         click.echo(printable(said[-1]))
+    if left <= 0:
+        process.kill()
+        click.echo(f"plimsoll: the host says more than {gather.MAX_ANSWER_BYTES >> 20} MiB: not read on", err=True)
     return None, said
 
 

@@ -194,6 +194,11 @@ def test_rollback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ["revert", "--layer", "moon"],
         ["rollback"],
         ["rollback", "arm", "--delay-s", "x"],
+        ["rollback", "arm", "--delay-s", "-5"],
+        ["rollback", "arm", "--delay-s=-5"],
+        ["rollback", "arm", "--delay-s", "0"],
+        ["rollback", "arm", "--delay-s", "86401"],
+        ["rollback", "arm", "--delay-s", "²"],
     ],
 )
 def test_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -203,7 +203,7 @@ def test_two_models_start_one_after_the_other(tmp_path: Path) -> None:
 # --- operators --------------------------------------------------------------------------------------
 
 OPERATORS = {**TWO, "serve": {"operators": ["engines", "night-shift"]}}
-VISUDO = shutil.which("visudo")
+VISUDO = shutil.which("visudo", path=f"{os.environ['PATH']}:/usr/sbin")
 NEEDS_SUDO = pytest.mark.skipif(VISUDO is None, reason="sudo is not installed")
 
 

@@ -7,7 +7,7 @@ import click
 import pytest
 
 from plimsoll.box.revert import NOTHING
-from plimsoll.fleet import cli, revert
+from plimsoll.fleet import cli, gather, revert
 
 SSH = """#!/bin/sh
 # stands in for ssh and the host: says what lies ready for a preview and for the deed, then waits as the host does
@@ -82,6 +82,18 @@ def test_an_end_that_is_no_exit_code(host: Path, code: str) -> None:
     """How it went is not known where a host says anything but a number."""
     (host / "preview").write_text(f"plimsoll: reverted with {code}\n")
     assert cli.run(["revert", "gx10", "--dry"]) == 3
+
+
+@pytest.mark.parametrize("line", ["x" * 50_000, "x" * 50_000 + "\n"])
+def test_a_host_that_does_not_end(
+    host: Path, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a host that talks for ever, in one line or in many, no more is read than of any answer."""
+    monkeypatch.setattr(gather, "MAX_ANSWER_BYTES", 1 << 20)
+    (host / "preview").write_text(line)
+    (host / "ssh").write_text(SSH.replace('cat "${0%/*}/preview"', 'while cat "${0%/*}/preview"; do :; done'))
+    assert cli.run(["revert", "gx10", "--dry"]) == 3
+    assert "says more than 1 MiB" in capsys.readouterr().err
 
 
 def test_no_login_afterwards(host: Path, capsys: pytest.CaptureFixture[str]) -> None:

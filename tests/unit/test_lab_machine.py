@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -188,6 +189,13 @@ def test_ssh_config_for_an_unknown_user() -> None:
     with pytest.raises(UsageError, match="choose root, admin, operator"):
         sshfiles.write_home("gx10", 4022, "nobody", keys())
     assert not paths.home_dir("gx10", "nobody").exists()
+
+
+@pytest.mark.parametrize("command", cli.commands.values(), ids=list(cli.commands))
+def test_every_option_says_what_it_is_for(command: click.Command) -> None:
+    """No option of the lab's commands stands in their help without a word."""
+    options = [each for each in command.params if isinstance(each, click.Option)]
+    assert [each.name for each in options if not each.help] == []
 
 
 def test_commands_for_a_machine_that_does_not_run() -> None:

@@ -131,7 +131,8 @@ def test_how_long_a_look_holds() -> None:
 CONFIG = """
 import sys, types
 sys.modules["pyinfra"] = types.ModuleType("pyinfra")
-sys.modules["pyinfra.context"] = types.SimpleNamespace(config=types.SimpleNamespace())
+nothing = types.SimpleNamespace(isset=lambda: False)
+sys.modules["pyinfra.context"] = types.SimpleNamespace(config=types.SimpleNamespace(), ctx_state=nothing, state=nothing)
 sys.dont_write_bytecode = True  # as pyinfra does
 exec(open("config.py").read())
 print(sys.dont_write_bytecode)

@@ -1,4 +1,4 @@
-"""The whole way for real: OpenSSH, pyinfra and deploy.py, against an sshd behind which each port is a host."""
+"""The whole way for real: OpenSSH, pyinfra and deploy.py, against an sshd of which each port is a host."""
 
 from __future__ import annotations
 
@@ -46,6 +46,8 @@ case $command in
 esac
 """
 """Answers every command of a login: which host it is, is told by the port that was connected to."""
+MOST_PORTS = 16
+"""That one sshd listens on (MAX_LISTEN_SOCKS)."""
 LAYERS = ["begin", "end"] * 2
 """What the deploy of both layers leaves."""
 QUICK = ("--yes", "--soak", "0s", "--json")
@@ -67,7 +69,7 @@ class Fleet:
 
 @contextlib.contextmanager
 def served(directory: Path, names: list[str]) -> Iterator[Fleet]:
-    """Run an sshd with a port for each name; sessions that were stopped are killed at the end."""
+    """Run sshd with a port for each name; sessions that were stopped are killed at the end."""
     fakes = Fakes.make(directory, *names, program=zipapp.build())
     ports = dict(zip(names, free_ports(len(names)), strict=True))
     (directory / "ports").mkdir()
@@ -75,16 +77,28 @@ def served(directory: Path, names: list[str]) -> Iterator[Fleet]:
         (directory / "ports" / str(port)).write_text(name)
     write_files(directory, ports)
     Path("/run/sshd").mkdir(exist_ok=True)
-    assert SSHD is not None
-    with subprocess.Popen([SSHD, "-D", "-q", "-f", str(directory / "sshd_config")]) as process:
+    with contextlib.ExitStack() as running:
+        for file in sorted(directory.glob("sshd_config.*")):
+            running.enter_context(serving(file))
         try:
-            await_port(next(iter(ports.values())))
+            for port in ports.values():
+                await_port(port)
             yield Fleet(fakes, directory / "config")
         finally:
-            process.terminate()
             for file in directory.glob("hosts/*/stopped"):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(file.read_text()), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def serving(config: Path) -> Iterator[None]:
+    """Run an sshd with this configuration."""
+    assert SSHD is not None
+    with subprocess.Popen([SSHD, "-D", "-q", "-f", str(config)]) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
 
 
 def free_ports(number: int) -> list[int]:
@@ -99,11 +113,13 @@ def write_files(directory: Path, ports: dict[str, int]) -> None:
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / name)]
         subprocess.run(command, check=True)
     (directory / "host.sh").write_text(HOST)
-    listen = "".join(f"ListenAddress 127.0.0.1:{port}\n" for port in ports.values())
-    (directory / "sshd_config").write_text(
-        f"{listen}HostKey {directory}/host\nAuthorizedKeysFile {directory}/login.pub\nPidFile none\nStrictModes no\n"
-        f"UsePAM no\nMaxStartups 200\nPermitRootLogin yes\nForceCommand sh {directory}/host.sh\n"
-    )
+    numbers = list(ports.values())
+    for number in range(0, len(numbers), MOST_PORTS):
+        listen = "".join(f"ListenAddress 127.0.0.1:{port}\n" for port in numbers[number : number + MOST_PORTS])
+        (directory / f"sshd_config.{number}").write_text(
+            f"{listen}HostKey {directory}/host\nAuthorizedKeysFile {directory}/login.pub\nPidFile none\n"
+            f"StrictModes no\nUsePAM no\nMaxStartups 200\nPermitRootLogin yes\nForceCommand sh {directory}/host.sh\n"
+        )
     key = (directory / "host.pub").read_text()
     (directory / "known_hosts").write_text("".join(f"[127.0.0.1]:{port} {key}" for port in ports.values()))
     (directory / "config").write_text(

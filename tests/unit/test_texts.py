@@ -29,4 +29,4 @@ def test_any_text_is_one_plain_line(text: str, longest: int | None) -> None:
     """Whatever a text holds, what is shown of it is printable, and can be encoded."""
     shown = printable(text, longest)
     assert shown.isprintable()
-    assert shown.encode()
+    assert shown.encode().decode() == shown

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.box import units
+from plimsoll.box import systemctl, units
 from tests.unit.builders import FakeHost, process_files, stock_host, write_tree
 
 ETC, USR = "/etc/systemd/system", "/usr/lib/systemd/system"
@@ -16,7 +16,7 @@ ETC, USR = "/etc/systemd/system", "/usr/lib/systemd/system"
 def test_show_output() -> None:
     """Units are separated by an empty line; values may hold `=`, and a repeated property keeps all its lines."""
     text = "Id=a.service\nListen=1 (Stream)\nListen=2 (Stream)\nEnvironment=A=1\n\nId=b.service\nMainPID=0\n\n"
-    assert units.parse_show(text) == [
+    assert systemctl.parse_show(text) == [
         {"Id": "a.service", "Listen": "1 (Stream)\n2 (Stream)", "Environment": "A=1"},
         {"Id": "b.service", "MainPID": "0"},
     ]
@@ -128,7 +128,7 @@ def test_any_stat_can_be_read(text: str) -> None:
             return text
 
     units.process(Proc(), os.getpid())
-    units.parse_show(text)
+    systemctl.parse_show(text)
 
 
 def test_processes_that_matter(tmp_path: Path) -> None:

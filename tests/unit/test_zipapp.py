@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import plimsoll
 from plimsoll import zipapp
 
 SOURCES = sorted((zipapp.PACKAGE / "box").rglob("*.py"))
@@ -26,17 +27,20 @@ def test_box_imports_only_the_standard_library_and_itself(source: Path) -> None:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0
+            assert node.module != "plimsoll" or {alias.name for alias in node.names} <= {"__version__", "box"}
             names.add(node.module or "")
     foreign = {n for n in names if n.partition(".")[0] not in sys.stdlib_module_names}
-    assert all(name == "plimsoll.box" or name.startswith("plimsoll.box.") for name in foreign)
+    # the package itself, which is in the file, for its version
+    assert all(name in ("plimsoll", "plimsoll.box") or name.startswith("plimsoll.box.") for name in foreign)
 
 
 def test_same_sources_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From another directory, with other time stamps, it is the same file: a second deploy sends nothing."""
     built: list[bytes] = []
     for copy in (tmp_path / "one", tmp_path / "two"):
-        shutil.copytree(zipapp.PACKAGE / "box" if not built else tmp_path / "one/box", copy / "box")
-        for source in (copy / "box").rglob("*.py"):
+        shutil.copytree(zipapp.PACKAGE / "box", copy / "box")
+        shutil.copy(zipapp.PACKAGE / "__init__.py", copy)
+        for source in copy.rglob("*.py"):
             os.utime(source, (len(built), len(built)))
         monkeypatch.setattr(zipapp, "PACKAGE", copy)
         built.append(zipapp.build.__wrapped__())
@@ -64,6 +68,14 @@ def test_it_runs_alone(tmp_path: Path) -> None:
     assert ran.returncode == 0
     assert json.loads(ran.stdout)["schema"].startswith("plimsoll.state/")
     assert _run(sys.executable, "-I", "-S", str(program), "fly").returncode == 4
+
+
+def test_it_says_its_version(tmp_path: Path) -> None:
+    """The program that a host gets says the version of the checkout that it was made from, and needs no command."""
+    program = tmp_path / "plimsoll.pyz"
+    program.write_bytes(zipapp.build())
+    ran = _run(sys.executable, "-I", "-S", str(program), "--version")
+    assert (ran.returncode, ran.stdout.decode(), ran.stderr) == (0, f"plimsoll, version {plimsoll.__version__}\n", b"")
 
 
 def test_it_runs_from_memory() -> None:

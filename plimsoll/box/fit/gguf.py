@@ -16,7 +16,7 @@ from plimsoll.box.fit.model import CannotTellError
 
 MAGIC = b"GGUF"
 VERSIONS = (1, 2, 3)
-MAX_HEADER_BYTES = 512 << 20
+MAX_HEADER_BYTES = 64 << 20
 """The header of a model with a vocabulary of 262144 words is some 10 MB."""
 MAX_PAIRS = 1 << 16
 MAX_TENSORS = 1 << 20
@@ -27,6 +27,8 @@ MAX_ELEMENTS = 1 << 22
 """Of an array; the longest in use are the merges of a tokenizer, some 500,000."""
 MAX_KEPT = 1 << 12
 """Arrays up to this length are kept (one value a layer); longer ones belong to the tokenizer."""
+MAX_ALL_KEPT = 1 << 16
+"""Of all arrays together: a header of nothing but short ones would take thirty times its size."""
 MAX_DIMENSIONS = 4
 DEFAULT_ALIGNMENT = 32
 
@@ -66,11 +68,14 @@ class _Reader:
         self.data = data
         self.limit = limit
         self.position = 0
+        self.kept = 0
+        """Values of arrays."""
+        self.cut = f"it ends inside its header, or that is longer than {MAX_HEADER_BYTES >> 20} MiB"
 
     def number(self, form: str) -> int:
         size = struct.calcsize(form)
         if self.position + size > self.limit:
-            raise _CutError("it ends inside its header")
+            raise _CutError(self.cut)
         value: int = struct.unpack_from(form, self.data, self.position)[0]
         self.position += size
         return value
@@ -80,7 +85,7 @@ class _Reader:
         if length > most:
             raise _CutError(f"a text of {length} bytes at byte {self.position} (at most {most} are possible)")
         if self.position + length > self.limit:
-            raise _CutError("it ends inside its header")
+            raise _CutError(self.cut)
         raw = self.data[self.position : self.position + length]
         self.position += length
         return raw.decode("utf-8", "replace")
@@ -93,9 +98,9 @@ class _Reader:
             for _ in range(length):
                 position += size + unpack(self.data, position)[0]
         except (struct.error, OverflowError) as error:
-            raise _CutError("it ends inside its header") from error
+            raise _CutError(self.cut) from error
         if position > self.limit:
-            raise _CutError("it ends inside its header")
+            raise _CutError(self.cut)
         self.position = position
 
 
@@ -160,11 +165,12 @@ def _array(reader: _Reader, count: str) -> Value:
     if kind not in _SCALARS:
         raise _CutError(f"an array of values of type {kind} at byte {reader.position} is not known")
     form = _SCALARS[kind]
-    if length > MAX_KEPT:
+    if length > MAX_KEPT or reader.kept + length > MAX_ALL_KEPT:
         reader.position += struct.calcsize(form) * length
         if reader.position > reader.limit:
-            raise _CutError("it ends inside its header")
+            raise _CutError(reader.cut)
         return Skipped(length)
+    reader.kept += length
     return [reader.number(form) for _ in range(length)]
 
 
@@ -211,6 +217,8 @@ def parts(path: str) -> list[str]:
     """Return the paths of all files of a model that is split into several; the path itself where it is not."""
     match = _SPLIT.fullmatch(os.path.basename(path))
     if match is None:
+        return [path]
+    if not 0 < int(match["number"]) <= int(match["count"]):
         return [path]
     directory = os.path.dirname(path)
     names = (f"{match['stem']}-{number:05}-of-{match['count']}.gguf" for number in range(1, int(match["count"]) + 1))

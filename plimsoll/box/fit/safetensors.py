@@ -83,6 +83,9 @@ def _tensor(path: str, name: str, described: Any) -> tuple[str, int, int]:  # no
     """Return a tensor's type, its bytes and where it ends."""
     try:
         kind, shape, (start, end) = described["dtype"], described["shape"], described["data_offsets"]
+        if any(type(each) is not int for each in (*shape, start, end)):
+            # a text as a length would be repeated as often as the next one says
+            raise TypeError("no whole number")  # noqa: TRY301  # all that is wrong with a tensor is one
         elements = 1
         for length in shape:
             elements *= length

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from plimsoll.box.errors import REFUSED, BoxError
-from plimsoll.box.guard.aftermath import run_hook
 from plimsoll.box.host import Host
 from plimsoll.box.serve import records
 from plimsoll.box.serve.locking import Actor
@@ -85,6 +84,8 @@ class Progress:
 
 def tell(act: Act, model: Model, hook: tuple[str, ...], event: str, **facts: Any) -> None:  # noqa: ANN401  # JSON types
     """Run one of the operator's programs with an event on its standard input; one that fails stops nothing."""
+    from plimsoll.box.guard.aftermath import run_hook  # noqa: PLC0415  # with ctypes; most commands tell nobody
+
     document: Mapping[str, Any] = {
         "schema": EVENT_SCHEMA,
         "event": event,

@@ -2,33 +2,18 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
+from plimsoll.box.errors import BoxError
 from plimsoll.box.guard import configured, reserve
 from plimsoll.box.guard.model import Reservation
-from plimsoll.box.serve import admission
 from plimsoll.box.serve.acting import Act
+from plimsoll.box.serve.checking import Granted
 from plimsoll.box.serve.launch import LaunchError
-from plimsoll.box.serve.model import Admitted, Model, Needed, Refused, Situation
+from plimsoll.box.serve.model import Model
 from plimsoll.box.serve.records import Phase, State
 
 LOAD_SLACK_S = 60.0
 """A load that is late is ended by whoever waits for it, and not by the guard."""
-
-
-@dataclass(frozen=True)
-class Granted:
-    """An admission, and what it went by."""
-
-    needed: Needed
-    situation: Situation
-    admitted: Admitted
-
-    def why_not(self, model: Model, selector: str, others: Sequence[Reservation]) -> str | None:
-        """Return why it would not be admitted beside these reservations, None where it would."""
-        now = replace(self.situation, reservations=tuple(others))
-        found = admission.admit(model.name, self.needed, model.need.steady_line_kib, now, selector)
-        return found.why if isinstance(found, Refused) else None
 
 
 _TAKEN_S = 1.0
@@ -69,7 +54,7 @@ def settle(act: Act, state: State) -> str:
         # the new one first: it is never without one
         _add(store, lasting, lambda _others: None)
         _remove(store, state.selector, but=lasting.id)
-    except (LaunchError, reserve.ReservationError, OSError) as error:
+    except (BoxError, OSError) as error:
         act.say(f"{state.name}: the guard goes on by what was announced for its load: {error}")
         return state.reservation
     return lasting.id
@@ -79,7 +64,8 @@ def release(act: Act, state: State) -> None:
     """Take back what was announced; what is gone already was taken back by the guard."""
     try:
         _remove(_store(act), state.selector)
-    except (reserve.ReservationError, OSError) as error:
+    except (BoxError, OSError) as error:
+        # a guard.toml that has become faulty is no reason to leave a stop in the middle
         act.say(f"{state.name}: what it announced stays: {error}")
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from plimsoll.box import units
+from plimsoll.box import systemctl
 from plimsoll.box.containers import SNAP_ROOT, data_roots
 from plimsoll.box.guard import records
 from plimsoll.box.guard.places import printable
@@ -320,7 +320,7 @@ def _tail(host: Host, path: str, problems: list[str]) -> str:
 def _unit_exit(host: Host, ended: Ended, lines: Iterable[bytes], problems: list[str]) -> Exit | None:
     """Return how a unit ended, as the manager has it, else as it has said it: a transient unit may be gone."""
     ran = host.run("systemctl", "show", "-p", ",".join(PROPERTIES), "--", ended.unit)
-    shown = units.parse_show(ran.out)[0] if ran.code == 0 and ran.out.strip() else {}
+    shown = systemctl.parse_show(ran.out)[0] if ran.code == 0 and ran.out.strip() else {}
     if ran.code != 0:
         problems.append(f"systemctl: {ran.problem}")
     found = of_properties(shown)

@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from plimsoll.box.guard.places import printable
+
 if TYPE_CHECKING:
     from http.client import HTTPResponse
 
@@ -45,7 +47,7 @@ class Response:
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
-            kind = f"{self.content_type or 'no type'}, {self.body[:60]!r}"
+            kind = f"{printable(self.content_type) or 'no type'}, {self.body[:60]!r}"
             raise AnswerError(f"status {self.status}, and no JSON ({kind})") from None
 
 
@@ -129,5 +131,5 @@ def _said(error: Exception) -> str:
     if isinstance(error, IncompleteRead):
         return "breaks off in the middle of its answer"
     if isinstance(error, HTTPException):
-        return f"answers something that is no HTTP ({type(error).__name__}: {str(error)[:100]})"
+        return f"answers something that is no HTTP ({type(error).__name__}: {printable(str(error)[:100])})"
     return f"{getattr(error, 'strerror', None) or error}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from plimsoll.box.errors import UsageError
 from plimsoll.box.host import Host
-from plimsoll.box.serve.launch import START_TIMEOUT_S, LaunchError
+from plimsoll.box.serve.launch import START_TIMEOUT_S, LaunchError, literal
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _PASSED_ON = ("PATH", "LANG", "HF_HOME", "CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV")
@@ -27,7 +27,7 @@ def command(name: str, words: Sequence[str], user: str, directory: str, environm
         f"--description=The job {name}",
         *(f"--property={key}={value}" for key, value in properties.items()),
         *(f"--setenv={key}={environment[key]}" for key in _PASSED_ON if key in environment),
-        "--", *words,
+        "--", words[0], *literal(words[1:]),
     ]  # fmt: skip
 
 

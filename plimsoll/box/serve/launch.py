@@ -7,13 +7,14 @@ it: systemd, or a docker daemon.
 import pwd
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from plimsoll.box.errors import INTERNAL, UNKNOWN, BoxError
 from plimsoll.box.host import Host, Ran
 from plimsoll.box.serve.model import Command, Compose, Docker, Model
 from plimsoll.box.serve.watching import members
-from plimsoll.box.units import SHOW_TIMEOUT_S, parse_show
+from plimsoll.box.systemctl import SHOW_TIMEOUT_S, parse_show
 
 START_TIMEOUT_S = 90.0
 """Until systemd or docker has begun; systemd was seen to answer nobody for 15 s while it read its units."""
@@ -181,8 +182,13 @@ def transient(unit: str, command: Command, model: Model) -> tuple[str, ...]:
         f"--description=The model {model.name}",
         *(f"--property={name}={value}" for name, value in properties.items()),
         *(f"--setenv={name}={value}" for name, value in command.environment.items()),
-        "--", *command.argv,
+        "--", command.argv[0], *literal(command.argv[1:]),
     )  # fmt: skip
+
+
+def literal(words: Iterable[str]) -> Iterator[str]:
+    """Yield arguments as systemd takes them literally: it would put variables in place of $NAME and ${NAME}."""
+    return (word.replace("$", "$$") for word in words)
 
 
 def _of_unit(host: Host, unit: str, shown: dict[str, str]) -> Seen:

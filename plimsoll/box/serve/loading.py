@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from plimsoll.box.host import Host
 from plimsoll.box.serve import readiness, reclaim, records
 from plimsoll.box.serve.acting import Act, Progress
-from plimsoll.box.serve.launch import Launcher, Seen
+from plimsoll.box.serve.launch import Launcher, NoAnswerError, Seen
 from plimsoll.box.serve.model import Model
 from plimsoll.box.serve.records import State
 from plimsoll.box.serve.watching import Watch, watching
@@ -43,7 +43,7 @@ class Loading:
         self._seen = Seen(there=True, said="launched")
         self._main_pid = 0
         self._progress = Progress(act.say, f"{model.name}: loading")
-        self._usual = _usual(records.history(act.host, model.name).usual_load_s)
+        self._usual = _usual(act.host, model.name)
 
     def wait(self) -> Loaded:
         """Wait for its end, one way or the other."""
@@ -55,7 +55,12 @@ class Loading:
 
     def _step(self, pause_s: float) -> Loaded | None:
         """Look and ask once, then pause; None while nothing is decided."""
-        self._seen = self._launched.look()
+        try:
+            self._seen = self._launched.look()
+        except NoAnswerError as error:
+            # a manager that is busy for a while says nothing about the model
+            self._act.say(f"{self._model.name}: {error}")
+            self._seen = replace(self._seen, said=str(error))
         if not self._seen.there:
             return self._loaded(died=True, said=self._seen.said)
         if self._main_pid and self._seen.main_pid not in (0, self._main_pid):
@@ -64,7 +69,7 @@ class Loading:
         with watching({self._main_pid}) as watch:
             answer = ask_beside(self._act.host, watch, self._model, self._left_s())
             if answer is None:
-                return self._loaded(died=True, said=self._launched.look().said)
+                return self._loaded(died=True, said=self._last_words())
             return self._judged(answer) or self._pause(watch, pause_s, answer)
 
     def _judged(self, answer: "Answer") -> Loaded | None:
@@ -78,12 +83,18 @@ class Loading:
         return None
 
     def _pause(self, watch: Watch, pause_s: float, answer: "Answer") -> Loaded | None:
-        self._progress(self._took_s(), f" ({answer.said}; {reclaim.gib(self._state.footprint_kib)} taken{self._usual})")
+        self._progress(self._took_s(), f" ({answer.said}; {records.gib(self._state.footprint_kib)} taken{self._usual})")
         if not self._main_pid:
             pause_s = min(pause_s, WITHOUT_MAIN_S)
         if watch.wait(min(pause_s, max(0.0, self._left_s()))):
-            return self._loaded(died=True, said=self._launched.look().said)
+            return self._loaded(died=True, said=self._last_words())
         return None
+
+    def _last_words(self) -> str:
+        try:
+            return self._launched.look().said
+        except NoAnswerError as error:
+            return str(error)
 
     def _take_note(self) -> None:
         seen = self._seen
@@ -106,11 +117,14 @@ def ask_beside(host: Host, watch: Watch, model: Model, left_s: float) -> "Answer
     A server whose engine is dead may keep a connection open for ever; nobody waits for that.
     """
     answers: list[Answer] = []
+    problems: list[Exception] = []
     reading, writing = os.pipe()
 
     def ask() -> None:
         try:
             answers.append(readiness.ask(host, model.readiness, max(left_s, 1.0)))
+        except Exception as error:  # noqa: BLE001  # raised where it is waited for; it is not to look like a death
+            problems.append(error)
         finally:
             os.close(writing)
 
@@ -119,8 +133,15 @@ def ask_beside(host: Host, watch: Watch, model: Model, left_s: float) -> "Answer
         died = watch.wait(None, also=reading)
     finally:
         os.close(reading)
-    return None if died or not answers else answers[0]
+    if problems:
+        raise problems[0]
+    return None if died else answers[0]
 
 
-def _usual(usual_s: float | None) -> str:
+def _usual(host: Host, name: str) -> str:
+    """Say how long a load takes here; what cannot be read is told by who writes it."""
+    try:
+        usual_s = records.history(host, name).usual_load_s
+    except (OSError, records.RecordError):
+        return ""
     return "" if usual_s is None else f"; it usually takes {usual_s:.0f} s here"

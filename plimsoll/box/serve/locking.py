@@ -59,7 +59,9 @@ def exclusively(host: Host, what: str, *, wait: bool = False) -> Iterator[Actor]
         except BlockingIOError as error:
             raise BusyError(_busy(holder(host))) from error
         actor = myself(what)
-        files.write_atomically(host.path(HOLDER), json.dumps(asdict(actor)).encode(), 0o644)
+        # who holds the lock is only said: where there is no room to say it, models can be stopped all the same
+        with suppress(OSError):
+            _say_who(host.path(HOLDER), actor)
         try:
             yield actor
         finally:
@@ -69,12 +71,26 @@ def exclusively(host: Host, what: str, *, wait: bool = False) -> Iterator[Actor]
         os.close(descriptor)
 
 
+def _say_who(path: str, actor: Actor) -> None:
+    """Write down who holds the lock, whole or not at all; nobody else writes there, and no reset is outlived."""
+    temporary = f"{path}{files.TEMPORARY_SUFFIX}"
+    with suppress(FileNotFoundError):
+        os.unlink(temporary)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        os.fchmod(descriptor, 0o644)
+        os.write(descriptor, json.dumps(asdict(actor)).encode())
+    finally:
+        os.close(descriptor)
+    os.replace(temporary, path)
+
+
 def holder(host: Host) -> Actor | None:
     """Return who holds the lock, by his own word and as long as he lives; None where nobody says that he does."""
     try:
         found = json.loads(regular_text(host, HOLDER, _MAX_BYTES))
         actor = Actor(int(found["pid"]), int(found["start_ticks"]), str(found["what"]), float(found["since_s"]))
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
     stat = read_stat(Host(), actor.pid)
     return actor if stat is not None and not stat.is_dead and stat.start_ticks == actor.start_ticks else None

@@ -10,8 +10,7 @@ from plimsoll.box.host import Host
 from plimsoll.box.serve import attendant, config, locking, peaks, reclaim, records
 from plimsoll.box.serve.launch import Seen, launcher
 from plimsoll.box.serve.model import Compose, Model, Unit
-from plimsoll.box.serve.reclaim import gib
-from plimsoll.box.serve.records import History, Phase, State
+from plimsoll.box.serve.records import History, Phase, State, gib
 
 SCHEMA = "plimsoll.serve/1"
 UNKNOWN_STATE = "unknown"

@@ -6,7 +6,7 @@ from plimsoll.box.host import Host
 from plimsoll.box.serve import peaks, records
 from plimsoll.box.serve.launch import launcher
 from plimsoll.box.serve.model import Model
-from plimsoll.box.serve.reclaim import gib
+from plimsoll.box.serve.records import gib
 
 
 @dataclass(frozen=True)

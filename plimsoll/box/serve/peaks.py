@@ -15,7 +15,7 @@ from typing import NamedTuple
 from plimsoll.box.guard import recording
 from plimsoll.box.guard.model import KIB_PER_GIB
 from plimsoll.box.host import Host
-from plimsoll.box.units import CGROUP
+from plimsoll.box.systemctl import CGROUP
 
 BOOTS_BYTES = 512
 """What a recording begins with, the boot and the columns, is shorter."""

@@ -3,6 +3,8 @@
 Also how many requests are in flight, and the proof that real use fits: a prompt of full length in every slot at once.
 """
 
+import errno
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -105,11 +107,14 @@ def _left(at_most_s: float, ends_s: float | None) -> float:
 
 
 def _headers(host: Host, readiness: Readiness) -> dict[str, str]:
-    """Return what makes the server let us in; raises OSError for a key file that cannot be read."""
+    """Return what makes the server let us in; raises OSError for a key file that cannot be read, or holds no key."""
     if not readiness.api_key_file:
         return {}
     lines = host.text(readiness.api_key_file).splitlines()
-    return {"Authorization": f"Bearer {lines[0].strip() if lines else ''}"}
+    key = lines[0].strip() if lines else ""
+    if not re.fullmatch(r"[!-~]+", key):
+        raise OSError(errno.EINVAL, "its first line is no key: letters, digits and signs of ASCII, without a space")
+    return {"Authorization": f"Bearer {key}"}
 
 
 # --- the list of models ------------------------------------------------------------------------------------
@@ -247,9 +252,11 @@ def _of_metrics(response: http.Response) -> InFlight | None:
     sums: dict[str, float] = {}
     for name, value in _SAMPLE.findall(response.body.decode("utf-8", "replace")):
         try:
-            sums[name] = sums.get(name, 0.0) + float(value)
+            number = float(value)
         except ValueError:
             continue
+        if math.isfinite(number):
+            sums[name] = sums.get(name, 0.0) + number
     for engine, (running, waiting) in _GAUGES.items():
         if running in sums:
             queue = sums.get(waiting)

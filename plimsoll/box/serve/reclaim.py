@@ -9,13 +9,15 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from plimsoll.box import memory, platform
-from plimsoll.box.guard.aftermath import Dropped, drop_pool
-from plimsoll.box.guard.model import KIB_PER_GIB
 from plimsoll.box.host import Host
 from plimsoll.box.serve.holders import level_kib, tolerance_kib
 from plimsoll.box.serve.records import OVER, Baseline, State
+
+if TYPE_CHECKING:
+    from plimsoll.box.guard.aftermath import Dropped
 
 RELEASE_EVERY_S = 10.0
 """The driver's pool fills while a teardown goes on; to empty it took 6.1 s at the most."""
@@ -88,16 +90,13 @@ def _larger(so_far: int | None, before: int | None, now: int | None) -> int | No
     return so_far if before is None or now is None else max(so_far or 0, before - now)
 
 
-def gib(kib: int | None) -> str:
-    """Return an amount for people."""
-    return "an unknown amount" if kib is None else f"{kib / KIB_PER_GIB:.1f} GiB"
-
-
 # --- asking for it ----------------------------------------------------------------------------------
 
 
-def release(host: Host) -> Dropped:
+def release(host: Host) -> "Dropped":
     """Have the driver give back what it keeps pooled, the gentle way: the models' files stay in memory."""
+    from plimsoll.box.guard.aftermath import drop_pool  # noqa: PLC0415  # with ctypes; most commands release nothing
+
     return drop_pool(host, lambda: available_kib(host))
 
 

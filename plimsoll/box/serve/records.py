@@ -7,7 +7,6 @@ The history of a model lasts, in /var/lib: how long its loads took, what it took
 import json
 import math
 import os
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 
 from plimsoll.box import files
 from plimsoll.box.errors import INTERNAL, BoxError
+from plimsoll.box.guard.model import KIB_PER_GIB
 from plimsoll.box.guard.places import printable
 from plimsoll.box.host import Host
 from plimsoll.box.observing import regular_text
@@ -141,8 +141,10 @@ class History:
     @property
     def usual_load_s(self) -> float | None:
         """What a load takes here: the median of those that became ready; None before the first."""
-        took_s = [each.took_s for each in self.loads if each.ready]
-        return statistics.median(took_s) if took_s else None
+        took_s = sorted(each.took_s for each in self.loads if each.ready)
+        half = len(took_s) // 2
+        # without `statistics`, whose import with decimal and fractions takes longer than all of this module
+        return (took_s[half] + took_s[~half]) / 2 if took_s else None
 
 
 def advanced(state: State, phase: Phase, by: Actor, **changes: Any) -> State:  # noqa: ANN401  # any of its fields
@@ -150,6 +152,11 @@ def advanced(state: State, phase: Phase, by: Actor, **changes: Any) -> State:  #
     at_s = time.monotonic()
     ended_s = at_s if phase in OVER else None
     return replace(state, **{"phase": phase, "by": by, "phase_s": at_s, "ended_s": ended_s, **changes})
+
+
+def gib(kib: int | None) -> str:
+    """Return an amount for people."""
+    return "an unknown amount" if kib is None else f"{kib / KIB_PER_GIB:.1f} GiB"
 
 
 def boot_id(host: Host) -> str:

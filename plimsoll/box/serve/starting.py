@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from plimsoll.box.errors import DRIFT, GOOD, BoxError, UsageError
 from plimsoll.box.guard.reserve import ReservationError
 from plimsoll.box.serve import (
-    admission,
     announcing,
     attendant,
     causes,
@@ -20,13 +19,12 @@ from plimsoll.box.serve import (
     scores,
     situation,
 )
-from plimsoll.box.serve.acting import Act, RefusedError, tell, tell_cluster
-from plimsoll.box.serve.announcing import Granted
-from plimsoll.box.serve.launch import Launcher, LaunchError, launcher
+from plimsoll.box.serve.acting import Act, tell, tell_cluster
+from plimsoll.box.serve.checking import Granted, check
+from plimsoll.box.serve.launch import Launcher, LaunchError, NoAnswerError, launcher
 from plimsoll.box.serve.loading import Loaded, Loading
-from plimsoll.box.serve.model import Admitted, Model, Needed, Refused, Situation
-from plimsoll.box.serve.reclaim import gib
-from plimsoll.box.serve.records import End, History, Load, Phase, State
+from plimsoll.box.serve.model import Model, Needed, Situation
+from plimsoll.box.serve.records import History, Load, Phase, State, gib
 from plimsoll.box.serve.stopping import Down, bring_down
 from plimsoll.box.serve.watching import until
 
@@ -61,58 +59,6 @@ def start(act: Act, model: Model, *, prove: bool = False) -> int:
     return GOOD if failure is None else _instead(act, model, failure)
 
 
-def check(act: Act, model: Model, *, makes_room: bool = False) -> Granted:
-    """Say whether a model may start now, and change nothing, unless it `makes_room`; raises RefusedError."""
-    seen = launcher(act.host, model).look()
-    if seen.there:
-        raise RefusedError(
-            f"{model.name} runs already: {seen.said}; plimsoll serve restart {model.name} starts it anew"
-        )
-    needed, found = needs.needed(act.host, model), _situation(act, model)
-    if makes_room and _make_room(act, model, needed, found):
-        found = _situation(act, model)
-    verdict = admission.admit(model.name, needed, model.need.steady_line_kib, found)
-    if isinstance(verdict, Admitted):
-        return Granted(needed, found, verdict)
-    if verdict.shortfall_kib is not None:
-        # the driver takes its time, and knows better who holds how much
-        again = admission.admit(model.name, needed, model.need.steady_line_kib, _situation(act, model, asks=True))
-        verdict = again if isinstance(again, Refused) else verdict
-    raise RefusedError(refusal(model, verdict))
-
-
-def check_instead(act: Act, model: Model, old: Model) -> None:
-    """Raise RefusedError where a model would not fit even once another has given back all that it took."""
-    state = records.read(act.host, old.name)
-    now = _situation(act, model)
-    if state is None or state.phase is not Phase.READY or now.available_kib is None or state.footprint_kib is None:
-        return
-    freed = replace(
-        now,
-        available_kib=now.available_kib + state.footprint_kib,
-        running=tuple(each for each in now.running if each.name != old.name),
-        reservations=tuple(each for each in now.reservations if each.workload != state.selector),
-        port_taken=False,
-    )
-    verdict = admission.admit(
-        model.name, needs.needed(act.host, model), model.need.steady_line_kib, freed
-    )  # fmt: skip
-    if isinstance(verdict, Refused):
-        raise RefusedError(f"{refusal(model, verdict)}; that is without {old.name}, which goes on")
-
-
-def _situation(act: Act, model: Model, *, asks: bool = False) -> Situation:
-    running = records.running(act.host, but=(model.name,))
-    return situation.look(act.host, port=model.port, running=running, with_driver=asks)
-
-
-def refusal(model: Model, refused: Refused) -> str:
-    """Return a refusal for people: what is missing, and who holds it."""
-    held = "; ".join(holders.describe(each) for each in refused.holders)
-    parts = (f"{model.name} is not started: {refused.why}", held, refused.what_to_do)
-    return "; ".join(part for part in parts if part)
-
-
 # --- until it is launched ---------------------------------------------------------------------------
 
 
@@ -127,7 +73,7 @@ def _taken_over(act: Act, model: Model, launched: Launcher) -> State | None:
 
 def _launched(act: Act, model: Model, launched: Launcher, fallback_for: str = "") -> State:
     """Admit a model and launch it."""
-    granted = check(act, model, makes_room=True)
+    granted = check(act, model, lambda needed, found: _make_room(act, model, needed, found))
     needed, admitted = granted.needed, granted.admitted
     if model.cluster is not None:
         cluster.ask(act.host, model.name, model.cluster)
@@ -145,17 +91,34 @@ def _launched(act: Act, model: Model, launched: Launcher, fallback_for: str = ""
     )
     records.write(act.host, state)
     try:
+        return _begun(act, model, launched, granted, state)
+    except KeyboardInterrupt:
+        _interrupted(act, model, launched, state)
+        raise
+
+
+def _begun(act: Act, model: Model, launched: Launcher, granted: Granted, state: State) -> State:
+    """Announce a model and have it started; it stays in its phase, with the reason, where that was refused."""
+    try:
         launched.prepare()
         state = announcing.announce(act, model, launched.selector, granted, state)
         launched.start()
-    except (LaunchError, ReservationError) as error:
+        seen = launched.look()
+    except (LaunchError, NoAnswerError, ReservationError, OSError) as error:
         # what there may be of it is ended by who sees that it is not there
         act.say(f"{model.name}: {error}")
         return replace(state, said=str(error))
-    seen = launched.look()
     for note in (*scores.unprotected(act.host, model, seen), *scores.give(act.host, model, seen.pids)):
         act.say(f"{model.name}: {note}")
     return act.move(state, Phase.LOADING, container=seen.container, cgroup=seen.cgroup, pids=seen.pids)
+
+
+def _interrupted(act: Act, model: Model, launched: Launcher, state: State) -> None:
+    """Leave nothing behind of a start that somebody has thought better of."""
+    act.say(f"{model.name}: {INTERRUPTED}; it is being stopped")
+    # by the name that it was announced under, which a compose service has only since it was prepared
+    state = replace(state, container=state.container or ("" if model.unit else launched.selector))
+    bring_down(act, model, launched, state, to=Phase.FAILED, said=INTERRUPTED)
 
 
 def _count(blocks: int | None) -> str:
@@ -200,8 +163,7 @@ def _brought_up(act: Act, model: Model, launched: Launcher, state: State, *, pro
         loaded = Loading(act, model, launched, state).wait()
         unproven = _unproven(act, model) if loaded.ready and prove else ""
     except KeyboardInterrupt:
-        act.say(f"{model.name}: {INTERRUPTED}; it is being stopped")
-        bring_down(act, model, launched, state, to=Phase.FAILED, said=INTERRUPTED)
+        _interrupted(act, model, launched, state)
         raise
     _remember_load(act, model, loaded)
     if loaded.ready and not unproven:
@@ -258,7 +220,7 @@ def _remember_load(act: Act, model: Model, loaded: Loaded) -> None:
     def change(history: History) -> History:
         return replace(history, loads=(*history.loads, load))
 
-    records.remember(act.host, model.name, change)
+    act.remember(model.name, change)
 
 
 # --- where it failed --------------------------------------------------------------------------------
@@ -268,9 +230,7 @@ def _failed(act: Act, model: Model, launched: Launcher, state: State, why: tuple
     """Write down why, then leave nothing of it behind."""
     kind, said = why
     act.say(f"{model.name} did not become ready: {said}")
-    records.remember(
-        act.host, model.name, lambda before: replace(before, ends=(*before.ends, End(time.time(), kind, said)))
-    )
+    act.remember_end(state, kind, said)
     tell_cluster(act, model, cause=kind, said=said)
     return Failure(kind, said, bring_down(act, model, launched, state, to=Phase.FAILED, said=said))
 
@@ -324,10 +284,17 @@ def again(act: Act, model: Model) -> int:
 
 
 def _latched(act: Act, model: Model, what: str) -> str:
-    """Return why nothing is started by itself now; empty where it may be, and that is remembered under `what`."""
+    """Return why nothing is started by itself now; empty where it may be, and that is remembered under `what`.
+
+    What cannot be remembered is not done: it might be done again and again.
+    """
     at_s = time.time()
-    times: tuple[float, ...] = getattr(records.history(act.host, model.name), what)
+    try:
+        times: tuple[float, ...] = getattr(records.history(act.host, model.name), what)
+    except records.RecordError as error:
+        return f"was not started: when that was last done is not known: {error}"
     if times and 0 <= at_s - times[-1] < LATCH_S:
         return f"was not started: that was done {at_s - times[-1]:.0f} s ago, and is done once in {LATCH_S:.0f} s"
-    records.remember(act.host, model.name, lambda before: replace(before, **{what: (*getattr(before, what), at_s)}))
+    if not act.remember(model.name, lambda before: replace(before, **{what: (*getattr(before, what), at_s)})):
+        return "was not started: that it was could not be remembered"
     return ""

@@ -1,6 +1,7 @@
 """Ending a model: its processes first, then its memory. What returns before both are done is no stop."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from plimsoll.box.errors import DRIFT, GOOD, UNKNOWN
@@ -8,8 +9,7 @@ from plimsoll.box.serve import announcing, attendant, holders, readiness, reclai
 from plimsoll.box.serve.acting import Act, Progress, tell_cluster
 from plimsoll.box.serve.launch import Launcher, LaunchError, NoAnswerError, Seen, launcher
 from plimsoll.box.serve.model import Model
-from plimsoll.box.serve.reclaim import gib
-from plimsoll.box.serve.records import Phase, State
+from plimsoll.box.serve.records import Phase, State, gib
 from plimsoll.box.serve.watching import until, watching
 
 HANG_AFTER_S = 60.0
@@ -75,22 +75,35 @@ def bring_down(
 
 def end_processes(act: Act, model: Model, launched: Launcher) -> bool:
     """Send SIGTERM, wait, send SIGKILL, wait; return whether all are gone."""
-    seen = launched.look()
+    seen = _look(launched)
     if not seen.there:
         return True
-    grace_s = model.stop_grace_s
-    try:
-        launched.ask_to_end()
-    except (LaunchError, NoAnswerError) as error:
-        # nobody was asked, so that there is nothing to wait for before SIGKILL
-        act.say(f"{model.name}: {error}")
-        grace_s = 0.0
+    # where nobody could be asked to end, there is nothing to wait for before SIGKILL
+    grace_s = model.stop_grace_s if _done(act, model, launched.ask_to_end) else 0.0
     progress = Progress(act.say, f"{model.name}: waiting for it to end")
     if _until_gone(launched, seen, grace_s, progress):
         return True
-    act.say(f"{model.name}: {model.stop_grace_s:g} s after SIGTERM it is still there: sending SIGKILL")
-    launched.kill()
-    return _until_gone(launched, seen, model.reclaim_timeout_s, _Hanging(act, model, launched))
+    act.say(f"{model.name}: {grace_s:g} s after SIGTERM it is still there: sending SIGKILL")
+    _done(act, model, launched.kill)
+    return _until_gone(launched, _look(launched), model.reclaim_timeout_s, _Hanging(act, model, launched))
+
+
+def _done(act: Act, model: Model, what: Callable[[], None]) -> bool:
+    """Do a step of an end, and say whether it could be done: what cannot is told, and the end goes on."""
+    try:
+        what()
+    except (LaunchError, NoAnswerError) as error:
+        act.say(f"{model.name}: {error}")
+        return False
+    return True
+
+
+def _look(launched: Launcher) -> Seen:
+    """Return what there is of a model; while nobody says what, it is taken to run."""
+    try:
+        return launched.look()
+    except NoAnswerError as error:
+        return Seen(there=True, said=str(error))
 
 
 def _until_gone(launched: Launcher, seen: Seen, timeout_s: float, progress: "Progress | _Hanging") -> bool:
@@ -102,15 +115,7 @@ def _until_gone(launched: Launcher, seen: Seen, timeout_s: float, progress: "Pro
                 break
             progress(time.monotonic() - began_s)
     left_s = max(0.0, began_s + timeout_s - time.monotonic())
-    return until(lambda: _is_gone(launched), left_s, progress)
-
-
-def _is_gone(launched: Launcher) -> bool:
-    """Say whether nothing runs any more; while nobody says so, it is taken to run."""
-    try:
-        return not launched.look().there
-    except NoAnswerError:
-        return False
+    return until(lambda: not _look(launched).there, left_s, progress)
 
 
 class _Hanging:
@@ -127,10 +132,8 @@ class _Hanging:
             self._progress(waited_s)
             return
         self._told = True
-        try:
-            there = ", ".join(f"pid {pid}" for pid in self._launched.look().pids[:8]) or "no process"
-        except NoAnswerError as error:
-            there = str(error)
+        seen = _look(self._launched)
+        there = ", ".join(f"pid {pid}" for pid in seen.pids[:8]) or seen.said
         self._act.say(f"{self._model.name}: {waited_s:.0f} s after SIGKILL: this is a hang; still there: {there}")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from plimsoll.box.host import Host
-from plimsoll.box.units import CGROUP
+from plimsoll.box.systemctl import CGROUP
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 
