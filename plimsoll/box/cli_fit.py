@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.box.errors import DRIFT, GOOD, UNKNOWN, UsageError
@@ -102,4 +104,17 @@ def _box_alone(box: boxes.Box, host: Host, *, as_json: bool) -> int:
 
 
 def _print(content: dict[str, Any] | list[str]) -> None:
+    if isinstance(content, list) and sys.stdout.isatty():
+        content = [row for line in content for row in _wrapped(line, shutil.get_terminal_size().columns)]
     sys.stdout.write(f"{json.dumps(content, indent=1)}\n" if isinstance(content, dict) else "\n".join([*content, ""]))
+
+
+_TO_PASTE = "  to paste: "
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    """Return a line as rows of a terminal, the later ones set in; flags that are to be pasted stay one line."""
+    if len(line) <= width or line.startswith(_TO_PASTE):
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return textwrap.wrap(line, max(width, 40), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

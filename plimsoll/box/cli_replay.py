@@ -19,6 +19,7 @@ from plimsoll.box.host import Host
 from plimsoll.box.texts import printable
 
 SCHEMA = "plimsoll.replay/1"
+MAX_GIB = 1 << 20
 _SHORTEST_S = 0.001
 FOREIGN_GAP_S = 300.0
 """Other tools sample once a minute, and miss one."""
@@ -31,6 +32,7 @@ def replay_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="*", metavar="FILE", help="the oldest first; none: this box's own recording")
     parser.add_argument("--config", metavar="FILE", help=f"what to go by instead of {config.PATH}")
     parser.add_argument("--columns", metavar="NAME=COLUMN,...", help=f"of another tool's table: {foreign.WANTED}")
+    parser.add_argument("--mem-total-gib", type=_gib_given, metavar="X", help="judge a box with this much memory")
     parser.add_argument("--step-s", type=_seconds, metavar="S", help="time between two looks; default: as configured")
     parser.add_argument("--json", action="store_true", help="print it as plimsoll.replay/1")
     parser.add_argument("--picture", metavar="FILE", help="draw it, as SVG")
@@ -43,6 +45,13 @@ def _seconds(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {_SHORTEST_S:g} on")
 
 
+def _gib_given(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < (found := float(text)) <= MAX_GIB:
+            return found
+    raise argparse.ArgumentTypeError(f"{text!r} is no size of a machine's memory in GiB")
+
+
 def replay(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
     """Return 0 where nothing would have been done, 2 where something would, 3 where that could not be told."""
     source = Source(arguments.files or _own_files(host), arguments.columns)
@@ -51,12 +60,14 @@ def replay(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
     first = next(samples, None)
     if first is None:
         raise UsageError(source.why_nothing())
-    settings, total_kib = _settings(arguments.config, host, source.mem_total_kib)
+    given_kib = round((arguments.mem_total_gib or 0) * KIB_PER_GIB)
+    settings, total_kib = _settings(arguments.config, host, given_kib or source.mem_total_kib)
     tally, trace = replaying.Tally(settings.lines, source.gap_s), picture.Trace(source.gap_s)
     recorded = trace.watch(tally.watch(chain([first], samples)))
     looked_at = replaying.stretch(recorded, arguments.step_s or settings.period_ms / 1000, source.gap_s)
     decided = tuple(replaying.replay(settings, looked_at, gap_s=source.gap_s))
-    result = Result(source, settings, total_kib, tally, decided)
+    is_ours = not given_kib and source.mem_total_kib is None
+    result = Result(source, settings, total_kib, tally, decided, is_ours)
     if arguments.picture:
         drawn = picture.draw(result.title, result.clock, trace, settings.lines, result.decided)
         _write(arguments.picture, drawn)
@@ -80,9 +91,9 @@ def _own_files(host: Host) -> list[str]:
     return found
 
 
-def _settings(named: str | None, host: Host, recorded_kib: int | None) -> tuple[Settings, int]:
+def _settings(named: str | None, host: Host, known_kib: int | None) -> tuple[Settings, int]:
     """Return what to go by, with every rule armed that would arm itself, and the MemTotal that it was scaled to."""
-    total_kib = recorded_kib or configured.mem_total_kib(host)
+    total_kib = known_kib or configured.mem_total_kib(host)
     if total_kib is None:
         raise UsageError("neither the recording nor /proc/meminfo says MemTotal, which the lines are scaled to")
     if named:
@@ -159,7 +170,8 @@ class Source:
             return f"{first}; none of {self.unreadable} lines can be read: are these the right columns?"
         if self.unreadable:
             other = f"{self.unreadable} lines, none of a recording of Plimsoll's"
-            return f"{self.paths[0]}:1: {other}: declare what another tool's columns are, with --columns"
+            declared = "declare another tool's columns, such as --columns at=TIME,available_mib=AVAILABLE"
+            return f"{self.paths[0]}:1: {other}: {declared}"
         return f"{self.name}: holds no samples"
 
 
@@ -172,6 +184,8 @@ class Result:
     mem_total_kib: int
     tally: replaying.Tally
     decided: tuple[replaying.Decided, ...]
+    by_this_machine: bool
+    """Whether MemTotal is that of the machine that this runs on, for want of another."""
 
     @property
     def clock(self) -> Clock:
@@ -229,9 +243,10 @@ class Result:
         tally, lines = self.tally, self.settings.lines
         start_s = tally.first_s or 0.0
         length = duration(tally.last_s - start_s)
+        whose = ", which is this machine's (--mem-total-gib for another)" if self.by_this_machine else ""
         yield f"{self.source.name}: {tally.samples} samples over {length}, from {self.clock.shown(start_s)}"
         yield (
-            f"lines for {_gib(self.mem_total_kib)} of memory: floor {_gib(lines.floor_kib)}, slow "
+            f"lines for {_gib(self.mem_total_kib)} of memory{whose}: floor {_gib(lines.floor_kib)}, slow "
             f"{_gib(lines.slow_enter_kib)}, left above {_gib(lines.slow_leave_kib)}; "
             f"armed: {', '.join(rule.value for rule in Rule if rule in self.settings.armed) or 'nothing'}"
         )

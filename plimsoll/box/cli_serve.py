@@ -108,7 +108,7 @@ def _check(arguments: argparse.Namespace, host: Host) -> int:
     with _acting(host, f"check {arguments.name}", repairs=False) as act:
         granted = _module("checking").check(act, _model(act, arguments.name))
         needed, admitted = granted.needed, granted.admitted
-        for note in admitted.notes:
+        for note in granted.notes:
             act.say(note)
         print(f"{arguments.name} may start: {needed.basis}; {_module('records').gib(admitted.left_kib)} stay available")
     return GOOD

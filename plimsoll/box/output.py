@@ -38,7 +38,9 @@ def outlive_readers() -> None:
         old.flush()
         stream = io.BufferedWriter(_Stream(old.fileno(), "wb", closefd=False))
         lines = old.line_buffering or old.write_through
-        new = io.TextIOWrapper(stream, encoding=old.encoding, errors=old.errors, line_buffering=lines)
+        # a name that a locale has no letters for, or that is no text at all, is no reason to end in the middle
+        errors = "backslashreplace" if old.errors == "strict" else old.errors
+        new = io.TextIOWrapper(stream, encoding=old.encoding, errors=errors, line_buffering=lines)
         setattr(sys, name, new)
 
 

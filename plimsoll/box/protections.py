@@ -36,8 +36,8 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     ),
     "earlyoom": (
         "pid", "version", "mem_term_percent", "swap_term_percent", "swap_total_kib", "swap_used_kib",
-        "swap_used_needed_kib", "moving_denominator", "fires_below_kib", "fires_below_percent", "absolute", "dryrun",
-        "regime", "driver",
+        "swap_used_needed_kib", "moving_denominator", "fires_now_kib", "fires_below_kib", "fires_below_percent",
+        "firing", "absolute", "dryrun", "regime", "driver",
     ),
     "killer": (
         "pid", "name", "unit",
@@ -234,16 +234,16 @@ def _earlyoom(
 def firing_facts(given: Mapping[str, Any], memory: Mapping[str, Any], version: str | None) -> dict[str, Any]:
     """Return at which levels earlyoom would send SIGTERM as the host is now.
 
-    Defaults are 10 % of both. Since 1.8 it compares MemAvailable with a share of MemAvailable + AnonPages: while a
-    driver takes the rest, with a threshold of m %, the two meet at AnonPages * m / (100 - m).
+    Defaults are 10 % of both. `fires_now_kib` is the level as loaded now, `fires_below_kib` the one that is reached as
+    a driver takes the rest, `firing` says both.
     """
     meminfo = memory["meminfo"] or {}
-    total, anon = meminfo.get("MemTotal"), meminfo.get("AnonPages")
+    total = meminfo.get("MemTotal")
     swap_total, swap_free = meminfo.get("SwapTotal"), meminfo.get("SwapFree")
     mem = _share(given["mem"], given["mem_kib"], total)
     swap = _share(given["swap"], given["swap_kib"], swap_total)
     moving = None if version is None else version_numbers(version) >= MOVING_DENOMINATOR_SINCE
-    fires = _fires_below(mem, total, anon, moving=moving)
+    now, fires = firing_levels_kib(mem, meminfo, moving=moving)
     return {
         "mem_term_percent": mem,
         "swap_term_percent": swap,
@@ -251,8 +251,10 @@ def firing_facts(given: Mapping[str, Any], memory: Mapping[str, Any], version: s
         "swap_used_kib": None if swap_total is None or swap_free is None else swap_total - swap_free,
         "swap_used_needed_kib": None if swap_total is None else round(swap_total * (100 - swap) / 100),
         "moving_denominator": moving,
+        "fires_now_kib": now,
         "fires_below_kib": fires,
         "fires_below_percent": None if fires is None or not total else fires * 100 / total,
+        "firing": describe_firing(now, fires),
     }
 
 
@@ -263,12 +265,29 @@ def _share(percent: float | None, kib: float | None, total: int | None) -> float
     return min(given, default=10.0)
 
 
-def _fires_below(percent: float, total: int | None, anon: int | None, *, moving: bool | None) -> int | None:
-    if moving is None or total is None or (moving and anon is None):
-        return None
+def firing_levels_kib(
+    percent: float, meminfo: Mapping[str, int], *, moving: bool | None
+) -> tuple[int | None, int | None]:
+    """Return the MemAvailable below which earlyoom sends SIGTERM, None where unknown: as loaded now, and in the end.
+
+    Since 1.8 (`moving`) it compares MemAvailable with a share of MemAvailable + AnonPages: while a driver takes the
+    rest, with a threshold of m %, the two meet at AnonPages * m / (100 - m).
+    """
+    total, available, anon = (meminfo.get(key) for key in ("MemTotal", "MemAvailable", "AnonPages"))
+    if moving is None or total is None:
+        return None, None
     if not moving:
-        return round(total * percent / 100)
-    return round((anon or 0) * percent / (100 - percent)) if percent < 100 else total  # noqa: PLR2004  # per cent
+        return (round(total * percent / 100),) * 2
+    if anon is None:
+        return None, None
+    now = None if available is None else round((available + anon) * percent / 100)
+    return now, round(anon * percent / (100 - percent)) if percent < 100 else total  # noqa: PLR2004  # per cent
+
+
+def describe_firing(now_kib: int | None, reached_kib: int | None) -> str:
+    """Say below which levels earlyoom sends SIGTERM: a deploy and an audit say it in these words."""
+    now, reached = ("?" if kib is None else f"{kib / (1 << 20):.3g}" for kib in (now_kib, reached_kib))
+    return f"below {now} GiB as loaded now, {reached} GiB once the driver has taken the rest"
 
 
 def version_numbers(text: str) -> tuple[int, ...]:

@@ -234,7 +234,7 @@ def _firing_point(version: str, held_gib: int) -> float:
     point = earlyoom.firing_point(Policy(), _state(version, held_gib))
     if point is None:
         raise ValueError("the figures of the reference box lack a field")
-    return point.now_gib
+    return point.now_kib / (1 << 20)
 
 
 def earlyoom_arguments() -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.box.model import State
-from plimsoll.box.protections import MOVING_DENOMINATOR_SINCE, version_numbers
+from plimsoll.box.protections import MOVING_DENOMINATOR_SINCE, describe_firing, firing_levels_kib, version_numbers
 from plimsoll.controls.record import Cmdline, Package, UnitState, Why
 from plimsoll.controls.values import Fixed
 from plimsoll.policy import Policy
@@ -23,11 +23,12 @@ PERCENTAGES_OF_USER_MEMORY = (6, 4)
 
 @dataclass(frozen=True)
 class FiringPoint:
-    """Where earlyoom would send SIGTERM on a host, in GiB that it believes available; None: never."""
+    """Below which MemAvailable earlyoom would send SIGTERM on a host, and how much there is, in KiB."""
 
-    idle_gib: float
-    now_gib: float
-    available_now_gib: float
+    now_kib: int
+    reached_kib: int
+    """As a driver takes the rest."""
+    available_kib: int
 
 
 def version(state: State) -> tuple[int, ...]:
@@ -59,15 +60,15 @@ def arguments(policy: Policy, state: State) -> list[str]:
 
 
 def firing_point(policy: Policy, state: State) -> FiringPoint | None:
-    """Return where it would fire on this host, idle and as it is loaded now; None where memory could not be read."""
+    """Return where it would fire on this host; None where memory could not be read."""
     meminfo = state["memory"]["meminfo"] or {}
-    if not {"MemTotal", "MemAvailable", "AnonPages"} <= meminfo.keys():
-        return None
     term, _kill = percentages(policy, state)
     moving = version(state) >= MOVING_DENOMINATOR_SINCE
-    now = meminfo["MemAvailable"] + meminfo["AnonPages"] if moving else meminfo["MemTotal"]
-    gib = 1 << 20
-    return FiringPoint(meminfo["MemTotal"] * term / 100 / gib, now * term / 100 / gib, meminfo["MemAvailable"] / gib)
+    now, reached = firing_levels_kib(term, meminfo, moving=moving)
+    available = meminfo.get("MemAvailable")
+    if now is None or reached is None or available is None:
+        return None
+    return FiringPoint(now, reached, available)
 
 
 def describe_firing_point(policy: Policy, state: State) -> str:
@@ -78,15 +79,15 @@ def describe_firing_point(policy: Policy, state: State) -> str:
     regime = state["memory"]["regime"]
     blind = "; in the accounting seen now (C) it takes the driver's memory for free and never acts"
     return (
-        f"earlyoom would send SIGTERM below {point.now_gib:.3g} GiB as loaded now, {point.idle_gib:.3g} GiB idle; "
-        f"{point.available_now_gib:.3g} GiB are available; regime {regime}{blind if regime == 'C' else ''}"
+        f"earlyoom would send SIGTERM {describe_firing(point.now_kib, point.reached_kib)}; "
+        f"{point.available_kib / (1 << 20):.3g} GiB are available; regime {regime}{blind if regime == 'C' else ''}"
     )
 
 
 def would_fire_at_once(policy: Policy, state: State) -> bool:
     """Say whether starting it now would kill something: it must not be what ends a workload that is running well."""
     point = firing_point(policy, state)
-    return point is not None and point.available_now_gib <= point.now_gib
+    return point is not None and point.available_kib <= point.now_kib
 
 
 def environment_value(args: list[str]) -> str:

@@ -78,8 +78,8 @@ def _instead_of(name: str) -> str:
 def cli() -> None:
     """Keep a GB10 box reachable when its memory runs out.
 
-    Exit codes: 0 good, 1 internal error, 2 drift or does not fit, 3 could not tell, 4 usage or invalid input,
-    75 refused now, 130 interrupted.
+    Exit codes: 0 good, 1 something failed, 2 not as it should be or does not fit, 3 could not tell, 4 usage or
+    invalid input, 75 refused now, 130 interrupted.
     """
 
 

@@ -32,7 +32,7 @@ from plimsoll.fleet.targets import resolve
 from plimsoll.inventory import InventoryError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence, Sized
 
     from plimsoll.inventory import Host, Inventory
 
@@ -42,7 +42,7 @@ _STYLES = {Health.GOOD: "green", Health.NOTE: "yellow", Health.UNKNOWN: "magenta
 _AT_ONCE = 16
 
 
-@click.command()
+@click.command(short_help="Say whether this machine is ready to deploy.")
 @click.argument("names", nargs=-1, metavar="[HOST|GROUP]...")
 @click.option(
     "-F", "--ssh-config", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
@@ -131,9 +131,13 @@ def working_directory(here: Path) -> Check:
 # --- the inventory ----------------------------------------------------------------------------------
 
 
+def _counted(those: Sized, what: str) -> str:
+    return f"{len(those)} {what}{'' if len(those) == 1 else 's'}"
+
+
 def of_inventory(known: Inventory, today: datetime.date) -> Iterator[Check]:
     """Yield what the inventory holds, and what in it has run out."""
-    said = f"{inventory.shown(known.path)}: {len(known.hosts)} hosts in {len(known.groups)} groups"
+    said = f"{inventory.shown(known.path)}: {_counted(known.hosts, 'host')} in {_counted(known.groups, 'group')}"
     if known.hosts:
         yield Check("inventory", Health.GOOD, said)
     else:

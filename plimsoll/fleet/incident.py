@@ -42,7 +42,7 @@ _END_S = 10.0
 _CHUNK_BYTES = 64 << 10
 
 
-@click.command()
+@click.command(short_help="Say what happened, on a host or in logs.")
 @click.argument("names", nargs=-1, required=True, metavar="HOST|FILE...")
 @click.option("--json", "json", is_flag=True, help="Print the document plimsoll.incident/1.")
 @click.option("--html", metavar="FILE", help="Write one self-contained page with the time line.")

@@ -57,7 +57,7 @@ def connecting(command: Callable[..., int]) -> Callable[..., int]:
     )  # fmt: skip
     @click.option(
         "--timeout-s", type=click.FloatRange(1, 3600), default=DEFAULT_TIMEOUT_S, show_default=True,
-        help="The whole time that a host has for its answer.",
+        help="How long a host has for its answer.",
     )  # fmt: skip
     @functools.wraps(command)
     def with_connection(*arguments: Any, ssh_config: Path | None, timeout_s: float, **options: Any) -> int:  # noqa: ANN401 - click's values

@@ -35,7 +35,7 @@ FAILURES = 3
 COMMAND_TIMEOUT_S = 120
 
 
-@click.command()
+@click.command(short_help="Log in to each host again and again; tell of changes.")
 @click.argument("names", nargs=-1, metavar="[HOST|GROUP]...")
 @click.option(
     "--every-s", type=click.FloatRange(1, 86_400), default=EVERY_S, show_default=True,

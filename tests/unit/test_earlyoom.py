@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll.box.cmdline import parse_environment_file
-from plimsoll.box.protections import version_numbers
+from plimsoll.box.protections import earlyoom_arguments, firing_facts, version_numbers
 from plimsoll.box.words import split_words
 from plimsoll.controls import earlyoom
 from plimsoll.policy import Policy
@@ -84,11 +84,26 @@ def test_arguments() -> None:
 def test_where_it_would_fire() -> None:
     """Up to 1.7 a percentage is of all memory; from 1.8 on of what the driver has not taken, so the line moves."""
     old = earlyoom.firing_point(Policy(), _state(OLD))
-    assert old == earlyoom.FiringPoint(6.0, 6.0, 100.0)
+    assert old == earlyoom.FiringPoint(6 * GIB, 6 * GIB, 100 * GIB)
     loaded = _state(NEW, MemAvailable=8 * GIB, AnonPages=2 * GIB)
     new = earlyoom.firing_point(Policy(), loaded)
-    assert new is not None
-    assert (round(new.idle_gib, 6), round(new.now_gib, 6)) == (7.2, 0.6)
+    assert new == earlyoom.FiringPoint(round(0.6 * GIB), round(2 * GIB * 6 / 94), 8 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("packages", "expected"),
+    [
+        (OLD, "below 6 GiB as loaded now, 6 GiB once the driver has taken the rest"),
+        (NEW, "below 0.6 GiB as loaded now, 0.128 GiB once the driver has taken the rest"),
+    ],
+)
+def test_deploy_and_audit_say_the_same(packages: dict[str, str], expected: str) -> None:
+    """What a deploy announces is what an audit says of the daemon that then runs with these arguments."""
+    state = _state(packages, MemAvailable=8 * GIB, AnonPages=2 * GIB)
+    given = earlyoom_arguments(["earlyoom", *earlyoom.arguments(Policy(), state)])
+    facts = firing_facts(given, state["memory"], packages["earlyoom"])
+    assert facts["firing"] == expected
+    assert f"SIGTERM {expected}; 8 GiB are available" in earlyoom.describe_firing_point(Policy(), state)
 
 
 def test_unknown_memory_has_no_line() -> None:

@@ -102,6 +102,7 @@ def test_models_that_are_swapped_share(tmp_path: Path, capsys: pytest.CaptureFix
     ("words", "code", "why"),
     [
         (("--", "ls"), 3, "starts no model server"),
+        (("--", "./not-there.sh", "big"), 3, "./not-there.sh: there is no such file here"),
         (("--compose", "/no/such.yml"), 3, "cannot be read"),
         (("--unit", "no-such-unit"), 3, "no such unit"),
         (("--pid", "999999999"), 3, "process 999999999"),
@@ -324,3 +325,20 @@ def test_only_what_is_needed_is_loaded(tmp_path: Path) -> None:
 def test_exit_codes_are_for_verdicts() -> None:
     """Every verdict has its exit code."""
     assert set(cli_fit.EXIT_CODES) == set(Verdict)
+
+
+def test_a_terminal_gets_rows_of_its_width_and_flags_to_paste_stay_one_line() -> None:
+    """What is longer than the terminal is broken between words and set in; what is pasted is not broken."""
+    rows = cli_fit._wrapped("  budget  " + "what is taken " * 20, 80)
+    assert len(rows) > 1
+    assert max(map(len, rows)) <= 80
+    assert all(row.startswith(" " * 6) for row in rows[1:])
+    paste = "  to paste: " + "--max-model-len 8192 " * 10
+    assert cli_fit._wrapped(paste, 80) == [paste]
+
+
+def test_a_size_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A machine that is only a size is not told with that size twice."""
+    model = write_model(tmp_path / "m", LLAMA_8B, gib(15))
+    _run("--mem-total-gib", "121.6", "--", "vllm", "serve", str(model), "--max-model-len", "8192")
+    assert "\nOn a machine of 121.6 GiB:\n" in capsys.readouterr().out

@@ -132,6 +132,7 @@ _START = b"GGUF" + struct.pack("<I", 3)
         (gguf_header({}, {"t": ((32, 4), 8, 136)}), "not complete"),
         (gguf_header({}, {"t": ((33,), 8, 34)}) + bytes(64), "no whole blocks"),
         (gguf_header({}, {"t": ((32,), 36, 34)}) + bytes(64), "type 36"),
+        (_START + struct.pack("<QQQ", 0, 1, 1) + b"k" + struct.pack("<IQ", 8, 50), "ends inside its header"),
     ],
 )
 def test_a_damaged_gguf(tmp_path: Path, content: bytes, why: str) -> None:
@@ -140,6 +141,38 @@ def test_a_damaged_gguf(tmp_path: Path, content: bytes, why: str) -> None:
     path.write_bytes(content)
     with pytest.raises(CannotTellError, match=why):
         gguf.read(str(path))
+
+
+def test_a_header_of_nothing_but_short_arrays_is_not_kept(tmp_path: Path) -> None:
+    """Arrays that are kept are so up to a limit for all of them together: a list takes eight times its bytes."""
+    arrays = {f"k{number}": [number % 100] * 4000 for number in range(40)}
+    pairs = b"".join(
+        struct.pack("<Q", len(name)) + name.encode() + struct.pack("<IIQ", 9, 0, len(values)) + bytes(values)
+        for name, values in arrays.items()
+    )
+    path = tmp_path / "m.gguf"
+    path.write_bytes(_START + struct.pack("<QQ", 0, len(arrays)) + pairs)
+    found = gguf.read(str(path)).metadata
+    assert sum(len(each) for each in found.values() if isinstance(each, list)) <= gguf.MAX_ALL_KEPT
+    assert found["k0"] == arrays["k0"]
+    assert found["k39"] == gguf.Skipped(4000)
+
+
+@pytest.mark.parametrize("name", ["m-00001-of-00000.gguf", "m-00003-of-00002.gguf", "m-00000-of-00002.gguf"])
+def test_a_name_that_counts_no_parts_is_one_file(tmp_path: Path, name: str) -> None:
+    """It is read as what it is, and not as the first of none."""
+    path = write_gguf(tmp_path / name, {"general.architecture": "llama"})
+    assert gguf.read_all(str(path)).tensor_count == 1
+
+
+@pytest.mark.parametrize("shape", ['["aaaa",4000000000]', "[[0],4000000000]", "[1e308,1e308]", "[true,4]", '"22"'])
+def test_a_shape_of_anything_but_numbers_is_damaged(tmp_path: Path, shape: str) -> None:
+    """A text as a length would be repeated as often as the next one says, in gigabytes."""
+    header = f'{{"a":{{"dtype":"F16","shape":{shape},"data_offsets":[0,8]}}}}'.encode()
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+    with pytest.raises(CannotTellError, match="not described as the format wants"):
+        safetensors.read_all([str(path)])
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,19 @@ def test_another_tools_table(box: Host, tmp_path: Path, capsys: pytest.CaptureFi
     assert "+0:00:12.3  slow   term" in capsys.readouterr().out
 
 
+def test_the_size_of_a_tables_box_is_given(box: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table does not say whose it is: the lines are those of the size given, else, and said so, this machine's."""
+    path = tmp_path / "x.csv"
+    path.write_text("ts,free\n1,40\n2,39\n")
+    declared = (str(path), "--columns", "at=ts,available_gib=free")
+    assert _run(box, *declared, "--mem-total-gib", "121.6") == GOOD
+    assert "lines for 121.60 GiB of memory: floor 3.00 GiB" in capsys.readouterr().out
+    assert _run(box, *declared) == GOOD
+    assert "lines for 8.00 GiB of memory, which is this machine's (--mem-total-gib" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        _run(box, *declared, "--mem-total-gib", "0")
+
+
 def test_samples_of_every_minute(box: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A table with a sample a minute has no gaps; one with a stall that lasts is judged by it."""
     rows = "".join(f"{number * 60},46,92.4\n" for number in range(10))

@@ -98,6 +98,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     [
         (b"LPKSHHRH" + b"\0" * 99, "journalctl --file"),
         (b"\x28\xb5\x2f\xfd" + b"x" * 9, "zstd"),
+        (b"\x7fELF\x02\x01\x01" + bytes(range(256)) * 4, "binary"),
         (b"\x1f\x8b\x08\x00broken", ""),
     ],
 )

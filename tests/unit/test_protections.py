@@ -324,6 +324,9 @@ def test_where_earlyoom_fires(tmp_path: Path) -> None:
         for packages in ({"earlyoom": "1.7-1"}, {"earlyoom": "1.8.2-1"}, None)
     )
     assert (old["fires_below_kib"], new["fires_below_kib"], unknown["fires_below_kib"]) == (6_376_653, 105_263, None)
+    available, anon = MEMORY["meminfo"]["MemAvailable"], MEMORY["meminfo"]["AnonPages"]
+    assert (old["fires_now_kib"], new["fires_now_kib"]) == (6_376_653, round((available + anon) * 0.05))
+    assert unknown["firing"] == "below ? GiB as loaded now, ? GiB once the driver has taken the rest"
     assert old["swap_used_needed_kib"] == round(16_777_212 * 0.8)
     assert [each["moving_denominator"] for each in (old, new, unknown)] == [False, True, None]
 

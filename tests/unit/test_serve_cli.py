@@ -105,7 +105,9 @@ def test_who_comes_second_is_told_who_is_first(b: Box, capsys: pytest.CaptureFix
     assert status(b, capsys)["at_work"] is None
 
 
-@pytest.mark.parametrize("words", [("start", "nobody"), ("switch", "m", "m"), ("run", "x"), ("protect", "4194303")])
+@pytest.mark.parametrize(
+    "words", [("start", "nobody"), ("switch", "m", "m"), ("run", "x"), ("protect", "4194303"), ("protect", "9" * 5000)]
+)
 def test_bad_input_is_one_clear_error(b: Box, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     """4, one line, and nothing was asked of systemd that changes anything."""
     assert serve(b, *words) == USAGE
@@ -260,12 +262,26 @@ def test_a_killed_start_is_explained_and_carried_on(b: Box, capsys: pytest.Captu
 MODULES = f"{RUN.replace('sys.exit(', 'code = (')}print(json.dumps([code, *sys.modules]), file=sys.stderr)"
 
 
-def test_a_verb_imports_what_it_needs(b: Box) -> None:
-    """Nothing of a program that is one file is kept compiled: who only looks does not pay for what acts."""
-    words = [sys.executable, "-c", MODULES, str(b.root), json.dumps(b.host.environment), "serve", "status"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+def own_modules(b: Box, *words: str) -> set[str]:
+    """Return the modules of serve, and others that cost, which a command has imported."""
+    argv = [sys.executable, "-c", MODULES, str(b.root), json.dumps(b.host.environment), "serve", *words]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
     code, *modules = json.loads(done.stderr.splitlines()[-1])
     assert code == GOOD
-    own = {each.removeprefix("plimsoll.box.serve.") for each in modules if each.startswith("plimsoll.box.serve.")}
+    return {each.removeprefix("plimsoll.box.serve.") for each in modules}
+
+
+def test_a_verb_imports_what_it_needs(b: Box) -> None:
+    """Who only looks does not pay for what acts: imports are most of the time of a command."""
+    own = own_modules(b, "status")
     assert "overview" in own
     assert not own & {"starting", "stopping", "readiness", "needs", "admission", "repairing"}
+
+
+def test_a_check_imports_nothing_that_acts(b: Box) -> None:
+    """Whether a model may start is asked by scripts and by the other host of a cluster: within 100 ms of CPU time."""
+    b.declare("m", 1)
+    own = own_modules(b, "check", "m")
+    assert {"checking", "admission", "needs"} <= own
+    assert not own & {"starting", "stopping", "readiness", "causes", "loading", "http", "peaks"}
+    assert not own & {"ctypes", "tempfile", "shutil", "statistics", "subprocess", "plimsoll.box.units"}

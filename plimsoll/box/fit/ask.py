@@ -50,7 +50,11 @@ def launches(host: Host, question: Question) -> list[Launch]:
         return _some(found, file)
     if question.unit or question.pid is not None:
         return _of_units(host, question, around)
-    return _some(_of_command(host, question.command, around), " ".join(question.command)[:MAX_SHOWN])
+    found = _of_command(host, question.command, around)
+    program = question.command[0]
+    if not found and "/" in program and " " not in program and not os.path.exists(host.path(_absolute(program))):
+        raise CannotTellError(f"{program[:MAX_SHOWN]}: there is no such file here; give its path on this machine")
+    return _some(found, " ".join(question.command)[:MAX_SHOWN])
 
 
 def _of_units(host: Host, question: Question, around: Around) -> list[Launch]:

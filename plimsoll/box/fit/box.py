@@ -10,6 +10,7 @@ from typing import Any
 
 from plimsoll.box import memory
 from plimsoll.box.errors import UsageError
+from plimsoll.box.fit import unified
 from plimsoll.box.fit.model import GIB, KIB
 from plimsoll.box.host import Host
 
@@ -19,10 +20,7 @@ DEFAULT_LINES_GIB = (9.0, 8.0, 3.0)
 IDLE_SHARE = 0.07
 """What is in use before any model: 115.7 and 113 GiB of 121.6 were free on two boxes (5 and 7 %), 107 to 111 on one
 with a desktop (9 to 12 %), and 40 of 449 in use on a server (9 %)."""
-UNIFIED_MAX_GIB = 140
-"""Boxes in which GPU and processor share one pool have up to 128 GiB (GB10, Thor, Strix Halo)."""
 PHYSICAL_BYTES: Mapping[str, int] = {"GB10": 128 * GIB}
-_UNIFIED = re.compile(r"GB10|Thor|Orin|Tegra", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -79,10 +77,10 @@ def of_size(size_gib: float) -> Box:
     if not 0 < size_gib <= 1 << 20:
         raise UsageError(f"--mem-total-gib {size_gib}: no size of a machine's memory in GiB")
     total = round(size_gib * GIB)
-    unified = True if size_gib <= UNIFIED_MAX_GIB else None
+    shared = True if total <= unified.UNIFIED_MAX_BYTES else None
     return Box(
         f"a machine of {size_gib:g} GiB", total, _empty(total), None, _empty(total), _EMPTY_BASIS,
-        f"when no model runs: {_EMPTY_BASIS}", scaled_lines(total), unified,
+        f"when no model runs: {_EMPTY_BASIS}", scaled_lines(total), shared,
     )  # fmt: skip
 
 
@@ -119,7 +117,7 @@ def _described(meminfo: Mapping[str, int], name: str, driver: Mapping[str, Any],
     return Box(
         name, total, now, _at_most(meminfo) if now is None else None, empty,
         "what is free now" if now == empty else _EMPTY_BASIS, _now_basis(now, regime), lines(host, total),
-        _unified(host, total), regime["regime"], regime["basis"], live, _reserve(host),
+        unified.of_host(host, total), regime["regime"], regime["basis"], live, _reserve(host),
         tuple(_notes(meminfo, available)),
     )  # fmt: skip
 
@@ -167,16 +165,6 @@ def lines(host: Host, total: int) -> Lines:
 
     found = config.load(text, path, total // KIB).settings.lines
     return Lines(found.slow_leave_kib * KIB, found.slow_enter_kib * KIB, found.floor_kib * KIB, path)
-
-
-def _unified(host: Host, total: int) -> bool | None:
-    """Say whether the GPU takes its memory from the box's: by its name, else by how much there is."""
-    base = "/proc/driver/nvidia/gpus"
-    texts = [host.text_or_none(f"{base}/{gpu}/information") or "" for gpu in host.names(base)]
-    models = [match[1].strip() for text in texts if (match := re.search(r"^Model:\s*(.+)$", text, re.MULTILINE))]
-    if models:
-        return any(_UNIFIED.search(model) for model in models)
-    return True if total <= UNIFIED_MAX_GIB * GIB else None
 
 
 # --- where the memory of a box went -----------------------------------------------------------------

@@ -133,10 +133,16 @@ def lines(answer: Answer) -> list[str]:
     for each, advice in zip(answer.estimates, answer.advice, strict=True):
         found += [*_one(each), *_advised(advice), ""]
     judged = answer.judged
-    found += [f"On {answer.box.name} ({gib(answer.box.total)}):", *_sums(answer), ""]
+    found += [f"On {_named(answer.box)}:", *_sums(answer), ""]
     found += [f"VERDICT: {WORDS[judged.verdict]}", *(f"  {reason}" for reason in judged.reasons)]
     warnings = _warnings(answer)
     return [*found, *(["", "Beware:"] if warnings else []), *(f"  - {each}" for each in warnings)]
+
+
+def _named(box: Box) -> str:
+    """Return a box's name with its memory, which the name of one that is only a size has already."""
+    size = gib(box.total)
+    return box.name if size in box.name else f"{box.name} ({size})"
 
 
 def _one(estimate: Estimate) -> list[str]:

@@ -50,6 +50,9 @@ _HEAD_LINES = 300
 """So many lines show whether anybody but the kernel writes to a log."""
 _NUL = re.compile(rb"\x00|(?:\\x00){4}")
 """As bytes, or as somebody's tool has shown them."""
+_STRANGE = re.compile(r"[\ufffd\x01-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+STRANGE_SHARE = 0.3
+"""Random bytes have about a half of these, a log in an 8-bit alphabet with English words of the kernel far fewer."""
 
 
 def problem_of(name: str, head: bytes) -> str | None:
@@ -65,6 +68,12 @@ def problem_of(name: str, head: bytes) -> str | None:
     return None
 
 
+def _is_binary(head: bytes) -> bool:
+    """Say whether most likely no log begins like this; NUL bytes do not count, since a torn log has them too."""
+    text = head.replace(b"\0", b"").decode("utf-8", "replace")
+    return len(_STRANGE.findall(text)) > len(text) * STRANGE_SHARE
+
+
 def read(name: str, blocks: Iterable[bytes], modified_s: float | None = None) -> Findings:
     """Return what a source holds; never raises for what is in it."""
     stream = iter(blocks)
@@ -74,6 +83,8 @@ def read(name: str, blocks: Iterable[bytes], modified_s: float | None = None) ->
         if len(head) > SMALL_BYTES:
             break
     problem = problem_of(name, bytes(head[:16]))
+    if problem is None and _is_binary(bytes(head[:SMALL_BYTES])):
+        problem = "binary, no text of a log: name the log itself, or write it out as text first"
     if problem:
         return Findings(file=name, problem=problem)
     return _Reading(name, bytes(head)).run(itertools.chain([bytes(head)], stream), modified_s)

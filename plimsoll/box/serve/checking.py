@@ -27,6 +27,8 @@ class Granted:
     needed: Needed
     situation: Situation
     admitted: Admitted
+    notes: tuple[str, ...] = ()
+    """What should be known besides: what starts it without an admission."""
 
     def why_not(self, model: Model, selector: str, others: "Sequence[Reservation]") -> str | None:
         """Return why it would not be admitted beside these reservations, None where it would."""
@@ -51,7 +53,7 @@ def check(act: Act, model: Model, makes_room: MakesRoom | None = None) -> Grante
         found = _situation(act, model)
     verdict = admission.admit(model.name, needed, model.need.steady_line_kib, found)
     if isinstance(verdict, Admitted):
-        return Granted(needed, found, verdict)
+        return Granted(needed, found, verdict, (*verdict.notes, *seen.notes))
     if verdict.shortfall_kib is not None:
         # the driver takes its time, and knows better who holds how much
         again = admission.admit(model.name, needed, model.need.steady_line_kib, _situation(act, model, asks=True))

@@ -303,12 +303,23 @@ def _listed(host: Host) -> str:
 
 def _refuse_foreign(host: Host, path: str) -> None:
     """Raise ConfigError for a file that others than root can write: what it names is run by root."""
-    for each in (DIRECTORY, path):
+    owner = 0 if not host.root else os.stat(host.root).st_uid
+    for each in (DIRECTORY, path, *_on_the_way(host, path)):
         found = os.stat(host.path(each))
-        owner = 0 if not host.root else os.stat(host.root).st_uid
         if found.st_uid != owner or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             what = f"belongs to user {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}"
             raise ConfigError(f"{each}: {what}: others could have root run what they like; chown root, chmod go-w")
+
+
+def _on_the_way(host: Host, path: str) -> Iterator[str]:
+    """Yield the directories in which a linked file lies: who may write one of them can put another file there."""
+    if not os.path.islink(host.path(path)):
+        return
+    top = os.path.realpath(host.root or "/")
+    directory = os.path.dirname(os.path.realpath(host.path(path)))
+    while directory not in ("/", top):
+        yield directory.removeprefix(host.root)
+        directory = os.path.dirname(directory)
 
 
 def load(host: Host, name: str) -> Model:

@@ -22,6 +22,7 @@ CREATE_TIMEOUT_S = 3600.0
 """Until a container is made: its image may have to be fetched first, and they are some 20 GB."""
 _PROPERTIES = (
     "LoadState", "ActiveState", "SubState", "MainPID", "ControlGroup", "Result", "ExecMainStatus", "ExecMainCode",
+    "UnitFileState", "Restart",
 )  # fmt: skip
 _INSPECT = "{{.Id}} {{.State.Status}} {{.State.Pid}} {{.State.ExitCode}} {{.Name}}"
 _SHORT = 12
@@ -55,6 +56,8 @@ class Seen:
     container: str = ""
     name: str = ""
     """Of its unit, or of its container."""
+    notes: tuple[str, ...] = ()
+    """What starts it without an admission."""
 
     @property
     def selector(self) -> str:
@@ -197,7 +200,17 @@ def _of_unit(host: Host, unit: str, shown: dict[str, str]) -> Seen:
     main_pid = int(shown.get("MainPID") or 0)
     pids = members(host, cgroup) or ((main_pid,) if main_pid else ())
     said = f"{active} ({sub})" if active in ("active", "activating", "deactivating") else _failure(active, shown)
-    return Seen(active not in ("inactive", "failed") or bool(pids), said, main_pid, pids, cgroup, name=unit)
+    return Seen(active not in ("inactive", "failed") or bool(pids), said, main_pid, pids, cgroup, name=unit,
+                notes=tuple(_round_the_admission(unit, shown)))  # fmt: skip
+
+
+def _round_the_admission(unit: str, shown: dict[str, str]) -> Iterator[str]:
+    if shown.get("UnitFileState") in ("enabled", "enabled-runtime"):
+        mend = f"systemctl disable {unit}, and run.at_boot = true in its place"
+        yield f"{unit} is enabled: it starts with the box, and is not admitted; {mend}"
+    if shown.get("Restart", "no") not in ("no", ""):
+        mend = 'take that out, and set run.restart = "on-failure" in its place'
+        yield f"{unit} has Restart={shown['Restart']}: systemd starts it again, and it is not admitted; {mend}"
 
 
 def _failure(active: str, shown: dict[str, str]) -> str:

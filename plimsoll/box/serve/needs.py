@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
+from plimsoll.box import memory
+from plimsoll.box.fit import unified
 from plimsoll.box.guard.model import KIB_PER_GIB
 from plimsoll.box.host import Host
 from plimsoll.box.serve.model import Command, Compose, Model, Need, Needed, Unit
@@ -163,9 +165,8 @@ def _weights_kib(host: Host, model: Model, asked: Asked) -> int | None:
     size = _size(_declared_files(host, model.need) if model.need.weights else asked.files)
     if not size:
         return None
-    from plimsoll.box.fit import box  # noqa: PLC0415  # as above
-
-    return 0 if box.of_host(host).unified is False else (size >> 10) // (2 if model.cluster else 1)
+    total = memory.parse_meminfo(host.text_or_none("/proc/meminfo") or "").get("MemTotal", 0) << 10
+    return 0 if unified.of_host(host, total) is False else (size >> 10) // (2 if model.cluster else 1)
 
 
 def _declared_files(host: Host, need: Need) -> Iterator[str]:

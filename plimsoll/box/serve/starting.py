@@ -77,7 +77,7 @@ def _launched(act: Act, model: Model, launched: Launcher, fallback_for: str = ""
     needed, admitted = granted.needed, granted.admitted
     if model.cluster is not None:
         cluster.ask(act.host, model.name, model.cluster)
-    for note in admitted.notes:
+    for note in granted.notes:
         act.say(f"{model.name}: {note}")
     act.say(
         f"{model.name}: admitted: it needs {gib(needed.peak_kib)} ({needed.basis}), {gib(admitted.left_kib)} stay; "

@@ -56,7 +56,7 @@ class _Duration(click.ParamType[float]):
         return float(match[1]) * _SECONDS[match[2]]
 
 
-@click.command()
+@click.command(short_help="Deploy to many hosts, a canary first.")
 @click.argument("names", nargs=-1, metavar="[HOST|GROUP]...")
 @click.option("--canary", default="1", show_default=True, metavar="HOST|N", help="Who comes first, and alone.")
 @click.option("--batch", default="25%", show_default=True, metavar="N|N%", help="How many come at a time after that.")
