@@ -1,7 +1,9 @@
 """Headers of model files: the same bytes as the formats' own packages find, and one clear error for what is damaged."""
 
 import base64
+import json
 import struct
+import time
 import zlib
 from pathlib import Path
 
@@ -9,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.box.fit import ggml_types, gguf, safetensors
-from plimsoll.box.fit.model import CannotTellError
+from plimsoll.box.fit import checkpoint, ggml_types, gguf, safetensors
+from plimsoll.box.fit.model import CannotTellError, Launch
+from plimsoll.box.host import Host
 from tests.unit.fit_builders import Q8_0, gguf_header, gguf_value, write_gguf, write_safetensors
 
 # A file that the package gguf 0.19.0 wrote: F32, F16, Q8_0, Q4_K, MXFP4, IQ4_XS and Q6_K tensors, all kinds of values.
@@ -212,3 +215,14 @@ def test_a_large_header_is_not_parsed(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_q8_0_is_as_it_is_written_here() -> None:
     """The row that the tests' own writer uses is the format's."""
     assert ggml_types.TYPES[Q8_0[0]][1:] == Q8_0[1:]
+
+
+def test_an_index_of_too_many_files_takes_no_time(tmp_path: Path) -> None:
+    """An index may name as many files as it has tensors, none of which is there."""
+    names = {str(number): f"f{number}" for number in range(30_000)}
+    (tmp_path / checkpoint.INDEX).write_text(json.dumps({"weight_map": names}))
+    write_safetensors(tmp_path / "m.safetensors", {"a": ("F16", (8,), 16)})
+    began_s = time.process_time()
+    with pytest.raises(CannotTellError, match="29999 more files are missing"):
+        checkpoint.load(Host(), Launch("vllm", "m", ()), str(tmp_path))
+    assert time.process_time() - began_s < 2

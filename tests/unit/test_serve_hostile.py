@@ -1,6 +1,7 @@
 """What must not make a start or a stop end in the middle: no room, damaged records, a busy manager, a wrong clock."""
 
 import errno
+import itertools
 import json
 import os
 import socket
@@ -339,3 +340,54 @@ def test_what_a_locale_cannot_say_is_said_otherwise(encoding: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
     assert done.stdout.startswith(b"a")
     assert done.stdout.endswith(b"\\udce9z\n")
+
+
+START_UNTIL = """
+import json, os, sys
+from plimsoll.box.host import Host
+from plimsoll.box.serve import config, starting
+from plimsoll.box.serve.acting import Act
+from plimsoll.box.serve.locking import myself
+
+root, environment, last = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
+host = Host(root, environment)
+model, steps = config.load(host, "m"), 0
+
+def count(event, arguments):
+    global steps
+    path = arguments[0] if arguments else ""
+    opens = event == "open" and isinstance(path, str) and path.startswith(f"{root}/run/")
+    if opens or event in ("os.rename", "os.remove", "os.posix_spawn"):
+        steps += 1
+        if steps == last:
+            os._exit(9)
+
+sys.addaudithook(count)
+starting.start(Act(host, myself("a test"), lambda _: None), model)
+"""
+STEPS_AT_LEAST = 20
+"""Of a start: what it writes, removes and runs; there were 31."""
+
+
+@pytest.mark.slow
+def test_a_start_killed_between_any_two_steps_is_carried_on(tmp_path: Path, server: Server) -> None:
+    """Before everything that it writes or runs: the next one ends up with one process, one announcement, and stops."""
+    for step in itertools.count(1):
+        root = tmp_path / str(step)
+        root.mkdir()
+        with box(root) as b:
+            b.unit("m.service")
+            b.declare("m", server.port)
+            words = [sys.executable, "-c", START_UNTIL, str(root), json.dumps(b.host.environment), str(step)]
+            if subprocess.run(words, check=False, timeout=60).returncode == 0:
+                break
+            repairing.repair(b.act, repairing.Asked(frozenset({"m"})))
+            found = records.read(b.host, "m")
+            assert (found is not None and found.phase is Phase.READY) or start(b) == GOOD, step
+            found = records.read(b.host, "m")
+            assert found is not None
+            assert (found.phase, found.pids) == (Phase.READY, (b.pid("m.service"),)), step
+            assert len(Store(b.host).read()[0]) == 1, step
+            assert stop(b) == GOOD, step
+            assert Store(b.host).read() == ((), ()), step
+    assert step > STEPS_AT_LEAST

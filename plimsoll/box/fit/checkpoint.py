@@ -208,8 +208,9 @@ def _safetensors(path: str, names: list[str]) -> Checkpoint:
     missing: list[str] = []
     if index is not None and isinstance(index.get("weight_map"), dict):
         listed = sorted({str(each) for each in index["weight_map"].values()})
-        missing = [name for name in listed if not os.path.exists(os.path.join(path, name))]
-        names = [name for name in listed if name not in missing]
+        there = {name: os.path.exists(os.path.join(path, name)) for name in listed}
+        missing = [name for name, is_there in there.items() if not is_there]
+        names = [name for name, is_there in there.items() if is_there]
     if missing:
         return _from_index(path, index or {}, missing)
     header = safetensors.read_all([os.path.join(path, name) for name in names])
