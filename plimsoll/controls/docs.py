@@ -262,7 +262,7 @@ def model_keys() -> str:
     return _key_table(served_keys.describe())
 
 
-def _key_table(described: Iterable[guard_config.Row | served_keys.Row]) -> str:
+def _key_table(described: Iterable[guard_config.Row]) -> str:
     rows = ["| key | accepts | default | meaning |", "|---|---|---|---|"]
     rows += [f"| `{row.key}` | {row.accepts} | {row.default} | {row.means} |" for row in described]
     return "\n".join(rows)

@@ -260,7 +260,8 @@ KEYS: tuple[Key, ...] = (
         own_default=()),
 )  # fmt: skip
 _BY_SECTION = {
-    section: {key.name: key for key in KEYS if key.section == section} for section in {k.section for k in KEYS}
+    section: {key.name: key for key in KEYS if key.section == section}
+    for section in dict.fromkeys(key.section for key in KEYS)
 }
 
 
@@ -281,11 +282,16 @@ def describe() -> list[Row]:
 def _shown_default(key: Key) -> str:
     if key in _LINES:
         return f"{key.default} of {REFERENCE_KIB / KIB_PER_GIB:g} GiB, scaled to MemTotal"
-    if key.kind is FLAG:
-        return str(key.default).lower()
-    if isinstance(key.default, tuple):
-        return "[" + ", ".join(f'"{each}"' for each in key.default) + "]"
-    return f'"{key.default}"' if isinstance(key.default, str) else f"{key.default:g}"
+    return shown(key.default)
+
+
+def shown(value: object) -> str:
+    """Return a value as a file would have it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(shown, value)) + "]"
+    return f'"{value}"' if isinstance(value, str) else f"{value:g}"
 
 
 def load(text: str, path: str, mem_total_kib: int | None) -> Config:

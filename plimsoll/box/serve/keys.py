@@ -1,9 +1,9 @@
 """The keys of a model's file: what each may be, what holds without it, and what it means."""
 
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
-from plimsoll.box.guard.config import ARGV, FLAG, NUMBER, PATHNAME, WHOLE, Key, Kind, WrongValueError
+from plimsoll.box.guard.config import ARGV, FLAG, NUMBER, PATHNAME, WHOLE, Key, Kind, Row, WrongValueError, shown
 from plimsoll.box.guard.model import KIB_PER_GIB
 from plimsoll.box.serve.model import Restart
 
@@ -160,15 +160,6 @@ OF_PLACE = {
 PLACES = ("run.unit", "run.compose", "run.command")
 
 
-class Row(NamedTuple):
-    """A key as the documentation shows it."""
-
-    key: str
-    accepts: str
-    default: str
-    means: str
-
-
 def describe() -> list[Row]:
     """Return one row for every key, in the order of the file."""
     return [Row(key.dotted, key.accepts, _shown_default(key), key.means) for key in KEYS]
@@ -177,10 +168,4 @@ def describe() -> list[Row]:
 def _shown_default(key: Key) -> str:
     if key.dotted in REQUIRED:
         return "has to be given"
-    if key.own_default is None:
-        return "none"
-    if isinstance(key.own_default, bool):
-        return str(key.own_default).lower()
-    if isinstance(key.own_default, tuple):
-        return "[]"
-    return f'"{key.own_default}"' if isinstance(key.own_default, str) else f"{key.own_default:g}"
+    return "none" if key.own_default is None else shown(key.own_default)
