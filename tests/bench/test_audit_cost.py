@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.loopback import await_port
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -87,7 +89,7 @@ def aliases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aliases]:
     Path("/run/sshd").mkdir(exist_ok=True)
     with subprocess.Popen([sshd, "-D", "-q", "-f", str(directory / "sshd_config")]) as process:
         try:
-            await_port(port)
+            await_port(port, limit_s=10)
             # Python keeps what it has compiled, as it does for whoever types the command
             kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
             environment = {
@@ -98,18 +100,6 @@ def aliases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aliases]:
             yield Aliases(directory / ".ssh/config", [f"host{number:02}" for number in range(HOSTS)], environment)
         finally:
             process.terminate()
-
-
-def await_port(port: int) -> None:
-    """Wait until somebody listens."""
-    end_s = time.monotonic() + 10
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            assert time.monotonic() < end_s, "sshd does not listen"
-        else:
-            return
 
 
 def seconds(action: Callable[[], object]) -> float:

@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from plimsoll import zipapp
 from plimsoll.fleet import cli
 from plimsoll.fleet.rollout import command as rollout_command
 from plimsoll.fleet.rollout import steps
+from tests.loopback import await_port
 from tests.unit.rollout_fakes import ANSWERS, Fakes, phases, summary
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def served(directory: Path, names: list[str]) -> Iterator[Fleet]:
             running.enter_context(serving(file))
         try:
             for port in ports.values():
-                await_port(port)
+                await_port(port, limit_s=60)
             yield Fleet(fakes, directory / "config")
         finally:
             for file in directory.glob("hosts/*/stopped"):
@@ -127,18 +127,6 @@ def write_files(directory: Path, ports: dict[str, int]) -> None:
         + f"Host *\n User root\n IdentityFile {directory}/login\n IdentitiesOnly yes\n"
         f" UserKnownHostsFile {directory}/known_hosts\n StrictHostKeyChecking yes\n"
     )
-
-
-def await_port(port: int) -> None:
-    """Wait until somebody listens."""
-    end_s = time.monotonic() + 60
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            assert time.monotonic() < end_s, "sshd does not listen"
-        else:
-            return
 
 
 @pytest.fixture(autouse=True)
