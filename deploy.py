@@ -7,7 +7,7 @@ from pyinfra import logger
 from pyinfra.context import config, host, state
 
 from plimsoll.controls import registry
-from plimsoll.fleet.table import printable
+from plimsoll.fleet.text import printable
 from plimsoll.provision import operations, report
 from plimsoll.provision.look import Look, look
 

@@ -2,6 +2,7 @@
 
 import base64
 import functools
+import hashlib
 import io
 import shlex
 import zipfile
@@ -33,6 +34,12 @@ def build() -> bytes:
     """Return the zipapp; deterministic, so that a host with the same version needs no copy."""
     modules = _modules()
     return _archive({"__main__.py": compiled.main_module(modules).encode(), **modules})
+
+
+@functools.cache
+def sha256() -> str:
+    """Return the hash of the zipapp, in hexadecimal."""
+    return hashlib.sha256(build()).hexdigest()
 
 
 def _archive(files: Mapping[str, bytes]) -> bytes:

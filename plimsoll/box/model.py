@@ -4,7 +4,6 @@ Everything here is plain and frozen, and survives a trip through JSON, because t
 judged on the operator's machine and, from /etc/plimsoll/wanted.json, on the host alone.
 """
 
-import dataclasses
 import datetime
 import enum
 from collections.abc import Mapping
@@ -111,8 +110,7 @@ class Wanted:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON types, empty fields left out."""
-        found = dataclasses.asdict(self)
-        return {key: value for key, value in found.items() if value not in ("", None)}
+        return {key: value for key, value in _plain(self).items() if value not in ("", None)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Wanted":
@@ -150,7 +148,13 @@ class Judgement:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record in the form of the audit schema."""
-        return dataclasses.asdict(self)
+        return _plain(self)
+
+
+def _plain(record: Wanted | Judgement) -> dict[str, Any]:
+    """Return the fields of a record: `dataclasses.asdict` copies what is in them, and took a sixth of a judging."""
+    nested = (Waiver, Place)
+    return {key: dict(vars(value)) if isinstance(value, nested) else value for key, value in vars(record).items()}
 
 
 @dataclass(frozen=True)
@@ -165,7 +169,7 @@ class Request:
 
     def to_json(self) -> dict[str, list[str]]:
         """Return the request as JSON types."""
-        return {key: list(value) for key, value in dataclasses.asdict(self).items()}
+        return {key: list(value) for key, value in vars(self).items()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Request":
@@ -186,7 +190,7 @@ class Request:
 
     def merged(self, other: "Request") -> "Request":
         """Return a request that covers both."""
-        mine, theirs = dataclasses.asdict(self), dataclasses.asdict(other)
+        mine, theirs = vars(self), vars(other)
         return Request(**{key: tuple(sorted({*mine[key], *theirs[key]})) for key in mine})
 
 

@@ -4,6 +4,7 @@ Rules: sysctl.d(5) of systemd 252 to 257. `sysctl --system` of procps is another
 /etc/sysctl.conf, which systemd-sysctl reads only where a link in sysctl.d leads there (seen on Debian 12 and 13).
 """
 
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from plimsoll.box.resolve import (
     lines_of,
     parse_ini,
 )
+
+MAX_KEPT_CHARACTERS = 64 << 10
+"""Of a file whose lines are kept for the next setting that is looked for: Debian's largest has 4 KiB."""
 
 
 @dataclass(frozen=True)
@@ -52,17 +56,24 @@ def sysctl_key(written: str) -> str:
     return "/".join(part for part in written.split("/") if part not in ("", "."))
 
 
-def parse_sysctl(file: FileText) -> list[SysctlLine]:
+def parse_sysctl(file: FileText) -> Sequence[SysctlLine]:
     """Return the settings of one sysctl.d file; lines that systemd-sysctl skips are skipped."""
+    text = file.get("text") or ""
+    parse = _parsed if len(text) <= MAX_KEPT_CHARACTERS else _parsed.__wrapped__
+    return parse(file["path"], text)
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(path: str, text: str) -> Sequence[SysctlLine]:
     found = []
-    for number, raw in enumerate(lines_of(file.get("text") or ""), 1):
+    for number, raw in enumerate(lines_of(text), 1):
         line = raw.strip(BLANKS)
         key, equals, value = line.partition("=")
         if not line or line.startswith(("#", ";")) or not (equals or line.startswith("-")):
             continue
-        path = sysctl_key(key.removeprefix("-").strip(BLANKS))
-        found.append(SysctlLine(path, value.strip(BLANKS) if equals else None, Place(file["path"], number)))
-    return found
+        name = sysctl_key(key.removeprefix("-").strip(BLANKS))
+        found.append(SysctlLine(name, value.strip(BLANKS) if equals else None, Place(path, number)))
+    return tuple(found)
 
 
 def sysctl_value(files: Sequence[FileText], key: str) -> Effective:

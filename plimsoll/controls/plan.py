@@ -9,7 +9,7 @@ from typing import Any
 from plimsoll.box.actions import known
 from plimsoll.box.judge import judge
 from plimsoll.box.model import GUARDED_LAYER, PLAN_SCHEMA, Judgement, Request, State, Verdict, Waiver, Wanted
-from plimsoll.controls import preflight, registry, render
+from plimsoll.controls import box, preflight, registry, render
 from plimsoll.controls.record import Action, Control
 from plimsoll.policy import Policy
 
@@ -111,7 +111,7 @@ def host_plan(policy: Policy, state: State, waiver: Callable[[str], Waiver | Non
         if judgement.verdict not in LEFT_ALONE
     ]
     files = {layer: _files(layer, kept) for layer in registry.LAYERS}
-    files["box"] = render.box_files((), policy)
+    files["box"] = list(render.program_files())
     everything = [*(w for _, w in pairs), *(f.wanted(layer) for layer, fs in files.items() for f in fs if f.judged)]
     files["box"] = render.box_files(everything, policy)
     return HostPlan(
@@ -164,4 +164,4 @@ def managed_paths(policy: Policy) -> tuple[str, ...]:
     controls = registry.controls_for(policy)
     units = {name for c in controls for name in c.request().units} | {c.target for c in controls}
     kept = {path for c in controls for path in c.paths(policy, units)}
-    return tuple(sorted(kept | {f.path for f in render.box_files((), policy)}))
+    return tuple(sorted(kept | {box.WANTED} | {f.path for f in render.program_files()}))

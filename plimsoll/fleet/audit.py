@@ -1,4 +1,7 @@
-"""`plimsoll audit [HOST|GROUP...]`: is it still as it was left, who changed it, and what to do. Read only."""
+"""`plimsoll audit [HOST|GROUP...]`: is it still as it was left, who changed it, and what to do. Read only.
+
+What draws a table, a page or a bar is loaded only where one is asked for: 0.1 s, in which no host is asked yet.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,19 @@ import os
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from plimsoll import inventory
-from plimsoll.fleet import compare, findings, gather, junit, metrics, page, table, waivers
+from plimsoll.fleet import compare, findings, gather, waivers
 from plimsoll.fleet.files import PRIVATE, READABLE, real_path, unwritable, write_atomically
 from plimsoll.fleet.judging import host_report
 from plimsoll.fleet.report import HostReport, Report
 from plimsoll.fleet.targets import connecting, resolve, resolve_one
+from plimsoll.fleet.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -120,6 +123,18 @@ class Reference:
 @contextmanager
 def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[gather.Answer], None]]:
     """Show on stderr how many hosts have answered; nothing where nobody watches."""
+    if quiet:
+        yield lambda _answer: None
+        return
+    from rich.console import Console  # noqa: PLC0415  # said at the top
+    from rich.progress import (  # noqa: PLC0415  # said at the top
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
     columns = (
         TextColumn("hosts"),
         BarColumn(),
@@ -127,16 +142,18 @@ def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[gather.Answer], 
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=total)
 
         def answered(answer: gather.Answer) -> None:
-            said = table.printable(answer.problem) if answer.problem else "answered"
-            progress.update(task, advance=1, description=f"{table.printable(answer.host.name)} {said}"[:60])
+            said = printable(answer.problem) if answer.problem else "answered"
+            progress.update(task, advance=1, description=f"{printable(answer.host.name)} {said}"[:60])
 
         yield answered
 
 
+_RENDERERS = (("html", "page", PRIVATE), ("junit_file", "junit", PRIVATE), ("metrics_file", "metrics", READABLE))
+"""Option, the module that makes it by its function of the same name, and who may read the file."""
 _OUTPUTS = ("html", "junit_file", "metrics_file", "save")
 
 
@@ -166,13 +183,9 @@ def _check_reference(options: dict[str, Any], reference: Reference) -> None:
 
 def _write(report: Report, options: dict[str, Any]) -> None:
     """Write what was asked for; numbers are for a program of another user, everything else for the owner only."""
-    renderers: tuple[tuple[str, Callable[[Report], str], int], ...] = (
-        ("html", page.page, PRIVATE),
-        ("junit_file", junit.junit, PRIVATE),
-        ("metrics_file", metrics.metrics, READABLE),
-    )
-    for option, render, mode in renderers:
+    for option, name, mode in _RENDERERS:
         if options[option]:
+            render: Callable[[Report], str] = getattr(import_module(f"plimsoll.fleet.{name}"), name)
             try:
                 write_atomically(real_path(options[option]), render(report), mode, "replace")
             except OSError as error:
@@ -188,8 +201,12 @@ def _print(
         compared = {} if differences is None else {"compared": compare.to_json(differences)}
         click.echo(json.dumps({**report.to_json(), **compared}, indent=1))
         return
+    from rich.console import Console  # noqa: PLC0415  # said at the top
+
+    from plimsoll.fleet import difference_table, table  # noqa: PLC0415  # said at the top
+
     console = Console(highlight=False)
     table.show(report, console, every=options["every"])
     if differences is not None:
         names = (reference.name, "now" if reference.saved is not None else "the others")
-        compare.show_differences(differences, console, names)
+        difference_table.show(differences, console, names)

@@ -27,8 +27,8 @@ from plimsoll import inventory
 from plimsoll.fleet import doctor_hosts, gather
 from plimsoll.fleet.doctor_checks import DOCTOR_SCHEMA, Check, Health, exit_code, grouped, ran
 from plimsoll.fleet.findings import load_rules
-from plimsoll.fleet.table import printable
 from plimsoll.fleet.targets import resolve
+from plimsoll.fleet.text import printable
 from plimsoll.inventory import InventoryError
 
 if TYPE_CHECKING:

@@ -22,8 +22,9 @@ from plimsoll.controls.docs import is_opt_in, layer_summary
 from plimsoll.fleet import gather, records
 from plimsoll.fleet.judging import bounded, cannot_be_judged
 from plimsoll.fleet.report import COULD_NOT_TELL
-from plimsoll.fleet.table import printable, readable, style
+from plimsoll.fleet.table import style
 from plimsoll.fleet.targets import connecting, resolve
+from plimsoll.fleet.text import printable, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

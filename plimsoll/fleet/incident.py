@@ -28,8 +28,8 @@ from plimsoll.box.host import Host as ThisMachine
 from plimsoll.box.incident import answering, wire
 from plimsoll.fleet import gather
 from plimsoll.fleet.files import unwritable
-from plimsoll.fleet.table import printable
 from plimsoll.fleet.targets import connecting, resolve_one
+from plimsoll.fleet.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

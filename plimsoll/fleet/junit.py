@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 from plimsoll.box.model import BAD, Judgement, Verdict
 from plimsoll.fleet.advice import advice, matters
-from plimsoll.fleet.table import printable, readable
+from plimsoll.fleet.text import printable, readable
 
 if TYPE_CHECKING:
     from plimsoll.fleet.report import Finding, HostReport, Report

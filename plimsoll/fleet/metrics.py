@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from plimsoll.box.model import Verdict
 from plimsoll.fleet.advice import severity
 from plimsoll.fleet.report import FindingKind
-from plimsoll.fleet.table import printable
+from plimsoll.fleet.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ from plimsoll.box.model import BAD, LAYERS, Judgement, Verdict
 from plimsoll.controls import registry
 from plimsoll.fleet.advice import BY_SEVERITY, Reason, advice, matters, reason_for, severity, worst
 from plimsoll.fleet.report import COULD_NOT_TELL
-from plimsoll.fleet.table import printable, readable
+from plimsoll.fleet.text import printable, readable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

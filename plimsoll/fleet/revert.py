@@ -18,8 +18,8 @@ from plimsoll.box.errors import INTERNAL, UNKNOWN, USAGE
 from plimsoll.box.model import LAYERS
 from plimsoll.box.revert import NOTHING
 from plimsoll.fleet import gather
-from plimsoll.fleet.table import printable
 from plimsoll.fleet.targets import connecting, resolve_one
+from plimsoll.fleet.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

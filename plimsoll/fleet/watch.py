@@ -20,8 +20,8 @@ from plimsoll import inventory
 from plimsoll.box.output import ReaderLeft, say
 from plimsoll.fleet import gather
 from plimsoll.fleet.login import DOWN, Kind, Login, fresh_login
-from plimsoll.fleet.table import printable
 from plimsoll.fleet.targets import connecting, resolve
+from plimsoll.fleet.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

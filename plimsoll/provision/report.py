@@ -8,7 +8,8 @@ from rich.text import Text
 
 from plimsoll.box.model import BAD, Judgement, Verdict
 from plimsoll.controls import registry
-from plimsoll.fleet.table import printable, readable, style
+from plimsoll.fleet.table import style
+from plimsoll.fleet.text import printable, readable
 from plimsoll.provision.look import Look
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from plimsoll.box import verify
 from plimsoll.box.model import Judgement, Place, Verdict
-from plimsoll.fleet import compare
+from plimsoll.fleet import compare, difference_table
 from plimsoll.fleet.compare import Difference, ReportFileError, against_host, against_report, load, save
 from plimsoll.fleet.report import Finding, FindingKind, HostReport, Report, WaiverNote
 
@@ -43,7 +43,7 @@ def _report(*hosts: HostReport) -> Report:
 
 def _shown(differences: tuple[Difference, ...], width: int = 80) -> str:
     out = io.StringIO()
-    compare.show_differences(differences, Console(file=out, width=width), ("saved", "now"))
+    difference_table.show(differences, Console(file=out, width=width), ("saved", "now"))
     return out.getvalue()
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from plimsoll.box import state as live_state
 from plimsoll.box.model import Verdict
 from plimsoll.controls import plan
-from plimsoll.fleet import compare, explain, findings, gather, judging, junit, metrics, page, table
+from plimsoll.fleet import compare, difference_table, explain, findings, gather, judging, junit, metrics, page, table
 from plimsoll.fleet.report import HostReport, Report
 from plimsoll.inventory import Host
 from plimsoll.policy import Policy
@@ -89,7 +89,7 @@ def show_everything(host: HostReport) -> None:
     table.show(report, console, every=True)
     differences = compare.against_report(saved, report)
     assert not host.reached or differences == ()
-    compare.show_differences(differences, console)
+    difference_table.show(differences, console)
     page.page(report)
     junit.junit(report)
     metrics.metrics(report)

@@ -10,7 +10,8 @@ from rich.console import Console
 from plimsoll.box.model import Verdict
 from plimsoll.fleet.advice import BY_SEVERITY, advice, matters, reason_for, worst
 from plimsoll.fleet.report import HostReport, Report, WaiverNote
-from plimsoll.fleet.table import STYLES, printable, readable, show
+from plimsoll.fleet.table import STYLES, show
+from plimsoll.fleet.text import printable, readable
 from tests.unit import report_builders as build
 
 

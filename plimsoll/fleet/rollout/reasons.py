@@ -6,7 +6,7 @@ import re
 
 import click
 
-from plimsoll.fleet.table import printable
+from plimsoll.fleet.text import printable
 
 MAX_REASON = 400
 _OTHER_KEY = "it shows another host key than known_hosts has: make sure which machine that is, then `ssh-keygen -R` it"

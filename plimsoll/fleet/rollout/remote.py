@@ -14,7 +14,7 @@ from plimsoll.fleet import gather
 from plimsoll.fleet.rollout import processes
 from plimsoll.fleet.rollout.model import Failure, Sample, sample_from
 from plimsoll.fleet.rollout.reasons import explained
-from plimsoll.fleet.table import printable
+from plimsoll.fleet.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

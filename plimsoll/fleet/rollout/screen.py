@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from plimsoll.fleet.rollout.model import ENDED, GOOD, Event, HostEvent, Phase
-from plimsoll.fleet.table import printable
+from plimsoll.fleet.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

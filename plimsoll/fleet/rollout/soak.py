@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from plimsoll.box.heartbeat import FRESH_S
 from plimsoll.box.model import BAD, Verdict
-from plimsoll.fleet.table import printable
+from plimsoll.fleet.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

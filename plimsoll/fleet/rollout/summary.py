@@ -12,7 +12,7 @@ from plimsoll.fleet.report import HostReport, Report
 from plimsoll.fleet.rollout import plan, schedule
 from plimsoll.fleet.rollout.model import Begin, HostSummary, OnFailure, Phase, Planned, Summary
 from plimsoll.fleet.rollout.screen import SIGNS, duration
-from plimsoll.fleet.table import printable
+from plimsoll.fleet.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
