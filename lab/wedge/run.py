@@ -129,6 +129,7 @@ def run(case: Case, fingerprint: str, progress: Progress) -> Run:
         command = ship.install_model(machine, scenario, case.plan(), memory_kib * 1024)
         progress.say(f"{case}: preparing the defence")
         defences.prepare(defences.DEFENCES[case.defence], machine)
+        ship.start_session(machine)
         found = versions(machine)
         ship.start_recorder(machine)
         idle_s = idle_time_s(machine)

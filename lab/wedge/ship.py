@@ -25,6 +25,7 @@ sys.path.insert(0, "{archive}")
 from lab.engine import main
 {call}
 """
+SESSION = f"{fakegb10.IN_GUEST}/session.sh"
 SSHD = """\
 MaxStartups 1000
 PerSourcePenalties no
@@ -57,6 +58,7 @@ def install(machine: Machine, progress: Progress) -> None:
     """Bring everything that does not depend on the scenario. Raises LabError."""
     fakegb10.install(machine, progress)
     fakegb10.send(machine, ARCHIVE, archive(), "0644")
+    fakegb10.send(machine, SESSION, (GUEST / "session.sh").read_bytes(), "0755")
     fakegb10.send(machine, RECORDER, (GUEST / "recorder.py").read_bytes(), "0644")
     for name, text in programs().items():
         fakegb10.send(machine, f"{COMMANDS}/{name}", text.encode(), "0755")
@@ -75,6 +77,13 @@ def install_model(machine: Machine, scenario: Scenario, plan: Plan, memory_bytes
     model = {"llama-server": ["-m", f"{directory}/{WEIGHTS}"], "sglang": ["serve", "--model-path", directory]}
     words = model.get(scenario.program, ["serve", directory])
     return shlex.join([f"{COMMANDS}/{scenario.program}", *words])
+
+
+def start_session(machine: Machine) -> None:
+    """Start what a desktop's session is made of: whom the OOM killer shoots before the model server."""
+    # the manager would end them all for one that is shot: on a box each is a unit of its own, and dies alone
+    options = "--quiet --user --machine=admin@.host --unit=desktop -p OOMPolicy=continue"
+    machine.succeed(f"systemd-run {options} {SESSION}")
 
 
 def start_recorder(machine: Machine) -> None:

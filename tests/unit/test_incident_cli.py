@@ -114,6 +114,18 @@ def test_a_file_that_cannot_be_read(
     assert unread[str(path)]
 
 
+@pytest.mark.parametrize("content", [b"", b"a letter\n"], ids=["empty", "prose"])
+def test_what_is_no_log_tells_nothing(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a file without one line of a log it is not said that nothing happened; a quiet log is another thing."""
+    path = tmp_path / "kern.log"
+    path.write_bytes(content)
+    assert _run(str(path)) == UNKNOWN
+    assert capsys.readouterr().out.startswith("Nothing can be told: no line of 1 source is one of a log.")
+    (tmp_path / "quiet.log").write_bytes(kern_log(["usb 1-1: new high-speed USB device number 2"]))
+    assert _run(str(path), str(tmp_path / "quiet.log")) == GOOD
+    assert capsys.readouterr().out.startswith("Found nothing in 2 sources.")
+
+
 def test_a_truncated_archive_gives_what_it_has(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A compressed file that ends early is read as far as it goes, and that it was not read to its end is said."""
     packed = tmp_path / "kern.log.2.gz"

@@ -37,7 +37,7 @@ def answer(arguments: argparse.Namespace, line: timeline.Timeline, about: About)
     if arguments.bundle:
         write("--bundle", arguments.bundle, _bundle(line, about, Redactor(hosts)))
     code = _print(arguments, line, about, redactor)
-    readable = any(each.problem is None or each.events for each in line.sources)
+    readable = any(each.is_log() and (each.problem is None or each.events) for each in line.sources)
     return code if readable else UNKNOWN
 
 

@@ -336,3 +336,8 @@ class Findings:
     """Why it, or the rest of it, could not be read."""
     lines: int = 0
     bytes: int = 0
+
+    def is_log(self) -> bool:
+        """Say whether any line was understood: from what is empty, or something else, nothing can be told."""
+        understood = (self.events, self.notes, self.platform, self.series, self.boots)
+        return any(understood) or self.first != NO_STAMP

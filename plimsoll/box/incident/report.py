@@ -68,6 +68,9 @@ def lines(
 def _head(first: Incident | None, incidents: list[Incident], timeline: Timeline) -> Iterator[str]:
     read = f"{len(timeline.sources)} source{'s' * (len(timeline.sources) != 1)}"
     if first is None or first.label is None:
+        if not any(source.is_log() for source in timeline.sources):
+            yield f"Nothing can be told: no line of {read} is one of a log."
+            return
         what = "events, but no incident of a known kind" if timeline.events else "nothing"
         yield f"Found {what} in {read}."
         return
