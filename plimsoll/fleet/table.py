@@ -6,6 +6,7 @@ taken for markup.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -18,7 +19,7 @@ from plimsoll.fleet.advice import BY_SEVERITY, severity
 from plimsoll.fleet.text import printable, readable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rich.console import Console
 
@@ -34,6 +35,8 @@ STYLES = {
 """Colours of verdicts; what is not named here is bad and red."""
 _Row = tuple[Text, Text]
 _LONGEST_IN_TABLE = 300
+_FOLDED = 3
+"""So many controls that are unknown for the same reason share an entry: without systemd that is so of twenty."""
 
 
 def style(verdict: Verdict) -> str:
@@ -87,10 +90,24 @@ def _show_host(host: HostReport, rows: Sequence[_Row], console: Console) -> None
 
 def _rows(host: HostReport, *, every: bool) -> list[_Row]:
     shown = sorted((j for j in host.controls if every or j.verdict is not Verdict.OK), key=severity)
-    rows = [(Text(j.verdict, style(j.verdict)), _found(j)) for j in shown]
+    rows = [(Text(verdict, style(verdict)), found) for verdict, found in _controls(shown, every=every)]
     rows += [(Text(f.kind.replace("_", " "), "yellow"), _finding(f)) for f in host.findings]
     rows += [(Text("not seen", style(Verdict.UNKNOWN)), Text(_cut(what))) for what in host.not_seen]
     return rows
+
+
+def _controls(shown: Sequence[Judgement], *, every: bool) -> Iterator[tuple[Verdict, Text]]:
+    """Yield verdict and text of each control; of several that are unknown for one reason, all at once."""
+    alike = {} if every else Counter(j.reason for j in shown if j.verdict is Verdict.UNKNOWN)
+    told = set()
+    for judgement in shown:
+        reason = judgement.reason
+        if judgement.verdict is not Verdict.UNKNOWN or alike.get(reason, 0) < _FOLDED:
+            yield judgement.verdict, _found(judgement)
+        elif reason not in told:
+            told.add(reason)
+            ids = ", ".join(j.id for j in shown if (j.verdict, j.reason) == (Verdict.UNKNOWN, reason))
+            yield judgement.verdict, Text.assemble(_cut(reason), "\n", (printable(ids), "dim"))
 
 
 def _state(host: HostReport) -> Text:

@@ -234,3 +234,14 @@ def test_worst_of_nothing_is_none() -> None:
     mixed = [build.judgement(v) for v in (Verdict.OK, Verdict.PENDING, Verdict.UNKNOWN, Verdict.DRIFTED)]
     assert worst(mixed) is Verdict.UNKNOWN
     assert worst(dataclasses.replace(j, verdict=Verdict.OK) for j in mixed) is Verdict.OK
+
+
+def test_what_is_unknown_for_one_reason_shares_an_entry() -> None:
+    """Three controls that nobody can read are told of at once, two one by one; with `every` each has its own."""
+    ids = ["kernel/a", "slices/b", "guard/c"]
+    nowhere = [build.judgement(Verdict.UNKNOWN, i, reason="systemd does not run here") for i in ids]
+    text = unfolded(shown(build.report(HostReport("gx10", reached=True, controls=tuple(nowhere)))))
+    assert "unknown systemd does not run here kernel/a, slices/b, guard/c" in text
+    for report, every in ((nowhere[:2], False), (nowhere, True)):
+        told = shown(build.report(HostReport("gx10", reached=True, controls=tuple(report))), every=every)
+        assert told.count("systemd does not run here") == len(report)
