@@ -14,6 +14,7 @@ import shlex
 import sys
 import zlib
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING
 
 from plimsoll.fleet.on_host import STAND_INS
@@ -21,16 +22,14 @@ from plimsoll.zipapp import PACKAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import CodeType
 
 _HERE = Path(__file__).parent
 _FIRST = "on_host"
 _ANSWER = "plimsoll.box.answer"
-_STAND_INS = dict(
-    zip(STAND_INS, ("class Any: pass\n", (_HERE / "light_dataclasses.py").read_text("utf-8")), strict=True)
-)
-"""In place of modules of the standard library, until all of ours are loaded: these may import Any alone from typing,
-and what needs the real ones (tomllib does) only in the function that uses it."""
+_TYPING = "class Any: pass\nTYPE_CHECKING = False\n"
+_STAND_INS = dict(zip(STAND_INS, (_TYPING, (_HERE / "light_dataclasses.py").read_text("utf-8")), strict=True))
+"""In place of modules of the standard library, until all of ours are loaded: these may import no other name from
+typing, and what needs the real ones (tomllib does) only in the function that uses it."""
 _WORD = "plimsoll"
 _COMMAND = (
     "import binascii,marshal,sys,zlib;"
@@ -93,4 +92,13 @@ def _compiled(name: str, source: str) -> CodeType:
     # annotations stay text, and docstrings stay here: nobody there asks for them
     flags = __future__.annotations.compiler_flag
     code: CodeType = compile(source, name, "exec", flags, dont_inherit=True, optimize=2)
-    return code
+    return _without_lines(code)
+
+
+def _without_lines(code: CodeType) -> CodeType:
+    """Return the code without the numbers of its lines, a fifth of it: of a failure, its last line alone is told."""
+    # an entry says that so many units of two bytes, of eight at most, have no place in a file
+    full, rest = divmod(len(code.co_code) // 2, 8)
+    table = b"\xff" * full + (bytes([0xF8 | rest - 1]) if rest else b"")
+    constants = (_without_lines(each) if isinstance(each, CodeType) else each for each in code.co_consts)
+    return code.replace(co_linetable=table, co_consts=tuple(constants))

@@ -2,9 +2,11 @@
 
 import ast
 import json
+import re
 import shlex
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +76,26 @@ def test_only_the_standard_library_is_needed_there(module: Any) -> None:  # noqa
     plain = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     named = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert {name.partition(".")[0] for name in plain | named} <= sys.stdlib_module_names
+
+
+def test_a_failure_there_can_be_traced(capfd: pytest.CaptureFixture[str]) -> None:
+    """Code without the numbers of its lines fails as any other does: its frames are told, and the error at the end."""
+    code = reader._compiled("sent", "def broken():\n    return [each for each in (1 // 0,)]\nbroken()\n")
+    with pytest.raises(ZeroDivisionError) as caught:
+        exec(code, {})  # noqa: S102  # what was compiled here
+    traceback.print_exception(caught.value)
+    told = capfd.readouterr().err.splitlines()
+    assert [line.strip() for line in told if '"sent"' in line][-1].startswith('File "sent", line ')
+    assert told[-1].startswith("ZeroDivisionError")
+
+
+def test_a_pattern_is_compiled_when_it_is_used() -> None:
+    """What is wrong with a pattern shows at its first use; a good one finds what it finds elsewhere."""
+    broken, good = on_host.Later("("), on_host.Later("B+", re.IGNORECASE)
+    with pytest.raises(re.error):
+        broken.search("a")  # type: ignore[operator]  # it stands for a pattern
+    assert good.search("abb").group() == "bb"  # type: ignore[operator]  # as above
+    assert good.sub("", "abba") == "aa"  # type: ignore[operator]  # as above
 
 
 class Thing:
