@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,21 +17,7 @@ from plimsoll.box.serve.model import Holder
 from plimsoll.box.serve.records import Phase, State
 from plimsoll.box.serve.repairing import Asked
 from plimsoll.box.serve.watching import until
-from tests.unit.serve_box import Box, Server, box, serving
-
-
-@pytest.fixture
-def b(tmp_path: Path) -> Iterator[Box]:
-    """Yield a box whose attendants are processes that only wait."""
-    with box(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    """Yield a server that serves `m`."""
-    with serving("m") as made:
-        yield made
+from tests.unit.serve_box import Box, Server
 
 
 def state(b: Box, name: str = "m") -> State:

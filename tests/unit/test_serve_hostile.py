@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -31,20 +30,6 @@ from tests.unit.serve_box import SYSTEMCTL, Box, Server, box, serving
 from tests.unit.serving import saying
 
 BUSY = '#!/bin/sh\n[ "$1" = show ] && [ -e "$UNITS/busy" ] && { echo "Connection timed out" >&2; exit 1; }\n'
-
-
-@pytest.fixture
-def b(tmp_path: Path) -> Iterator[Box]:
-    """Yield a box with 110 GiB available."""
-    with box(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    """Yield a server that serves `m`."""
-    with serving("m") as made:
-        yield made
 
 
 def start(b: Box) -> int:

@@ -1,7 +1,6 @@
 """Launchers: real processes under a manager that is two scripts, and a docker that is one."""
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,27 +13,21 @@ from plimsoll.box.serve import attendant, config, jobs, launch
 from plimsoll.box.serve.launch import LaunchError, NoAnswerError
 from plimsoll.box.serve.model import Command, Docker, Model
 from plimsoll.box.serve.watching import members, until, watching
-from tests.unit.serve_box import Box, box
+from tests.unit.serve_box import Box
 
 DOCKER = r"""#!/bin/sh
 echo "docker $*" >>"$UNITS/calls"
 c=$UNITS/container
+become() { echo "$@" >"$c.new"; mv "$c.new" "$c"; }
 case "$*" in
 *" ps --all --quiet "*) [ -e "$c" ] && echo c0ffee0123456789 ; true ;;
-*" up --no-start "*) echo created 0 0 >"$c" ;;
-*" up --detach "*) setsid sleep 60 >/dev/null 2>&1 & echo running $! 0 >"$c" ;;
+*" up --no-start "*) become created 0 0 ;;
+*" up --detach "*) setsid sleep 60 >/dev/null 2>&1 & become running $! 0 ;;
 inspect*) read -r status pid code <"$c"; echo "c0ffee0123456789 $status $pid $code /srv-vllm-1" ;;
-stop*|kill*) read -r status pid code <"$c"; kill -9 "$pid"; echo exited 0 137 >"$c" ;;
+stop*|kill*) read -r status pid code <"$c"; kill -9 "$pid"; become exited 0 137 ;;
 *) echo "unknown command" >&2; exit 1 ;;
 esac
 """
-
-
-@pytest.fixture
-def b(tmp_path: Path) -> Iterator[Box]:
-    """Yield a box."""
-    with box(tmp_path) as made:
-        yield made
 
 
 def declared(b: Box, **run: object) -> Model:

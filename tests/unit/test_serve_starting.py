@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,21 +15,7 @@ from plimsoll.box.guard.reserve import Store
 from plimsoll.box.serve import config, records, starting
 from plimsoll.box.serve.acting import RefusedError
 from plimsoll.box.serve.records import Phase
-from tests.unit.serve_box import DEADLINE_S, GIB, Box, Server, box, serving
-
-
-@pytest.fixture
-def b(tmp_path: Path) -> Iterator[Box]:
-    """Yield a box with 110 GiB available."""
-    with box(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    """Yield a server that serves `m`."""
-    with serving("m") as made:
-        yield made
+from tests.unit.serve_box import DEADLINE_S, GIB, Box, Server, serving
 
 
 def start(b: Box, name: str = "m", *, prove: bool = False, deadline_s: float | None = None) -> int:

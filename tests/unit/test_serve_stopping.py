@@ -14,18 +14,11 @@ from plimsoll.box.serve import config, reclaim, records, starting, stopping
 from plimsoll.box.serve.locking import myself
 from plimsoll.box.serve.records import Baseline, Phase, State
 from plimsoll.box.serve.watching import until
-from tests.unit.serve_box import GIB, Box, Server, box, serving
+from tests.unit.serve_box import GIB, Box, Server, serving
 
 FULL, LOADED = 110 * GIB, 40 * GIB
 TAKES = "sed -i s/{full}/{loaded}/ {root}/proc/meminfo"
 GIVES_BACK = "sed -i s/{loaded}/{full}/ {root}/proc/meminfo"
-
-
-@pytest.fixture
-def b(tmp_path: Path) -> Iterator[Box]:
-    """Yield a box with 110 GiB available."""
-    with box(tmp_path) as made:
-        yield made
 
 
 @pytest.fixture
