@@ -199,7 +199,9 @@ def _print(
 ) -> None:
     if options["as_json"]:
         compared = {} if differences is None else {"compared": compare.to_json(differences)}
-        click.echo(json.dumps({**report.to_json(), **compared}, indent=1))
+        # laid out for eyes it takes four times as long: 45 ms for fifty hosts
+        indent = 1 if sys.stdout.isatty() else None
+        click.echo(json.dumps({**report.to_json(), **compared}, indent=indent))
         return
     from rich.console import Console  # noqa: PLC0415  # said at the top
 
