@@ -1,6 +1,7 @@
 """Whether the machine can be reached: how long a small program and sshd's greeting take, and None for no answer."""
 
 import os
+import re
 import socket
 import sys
 import threading
@@ -53,6 +54,25 @@ def test_a_small_program() -> None:
     assert 0 < (probe.start_ms(WAIT_S) or 0) < WAIT_S * 1000
     assert probe.start_ms(WAIT_S, "/bin/false") is None
     assert probe.start_ms(WAIT_S, "/nowhere/true") is None
+
+
+def test_it_says_who_it_is() -> None:
+    """A whole identification is sent: sshd would log as an error that somebody left without one."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(WAIT_S)
+        heard: list[bytes] = []
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection, connection.makefile("rb") as lines:
+                heard.append(lines.readline())
+                connection.sendall(b"SSH-2.0-x\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert probe.banner_ms(Address(socket.AF_INET, "127.0.0.1", listening.getsockname()[1]), WAIT_S)
+        thread.join(WAIT_S)
+    assert re.fullmatch(rb"SSH-2\.0-[!-~]+\r\n", heard[0])
 
 
 @pytest.mark.parametrize("says", [(b"SSH-2.0-OpenSSH_9.6\r\n",), (b"S", b"SH", b"-2.0-x\r\n")])

@@ -20,5 +20,5 @@ def test_a_deploy_that_is_cut_off_anywhere_can_be_repeated(machine: Machine) -> 
     # a run goes on where the one before it ended, so the chain is shorter than a whole run of some 15 commands
     assert count > 5
     # a command whose reader is gone is carried to its end
-    machine.wait_until_fails("pgrep -f plimsoll.pyz", timeout_s=300)
+    machine.wait_until_succeeds("flock -n /run/plimsoll/lock true", timeout_s=300)
     breaking.assert_converged(machine)

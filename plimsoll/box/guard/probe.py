@@ -23,6 +23,8 @@ TIMEOUT_S = 60.0
 EVERY_S = 60.0
 _MS_PER_S = 1000.0
 _BANNER = b"SSH-"
+_GREETING = b"SSH-2.0-plimsoll\r\n"
+"""Without it sshd calls it an error that somebody is gone before it has said who it is."""
 _TABLES = {"/proc/net/tcp": socket.AF_INET, "/proc/net/tcp6": socket.AF_INET6}
 _LISTENER = re.compile(r"\d+: ([0-9A-F]+):([0-9A-F]{4}) \S+ 0A (?:\S+ +){2}\S+ +\d+ +\d+ (\d+)")
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
@@ -72,6 +74,7 @@ def banner_ms(address: Address, timeout_s: float) -> float | None:
         with closing(socket.socket(address.family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)) as connection:
             connection.settimeout(timeout_s)
             connection.connect((address.host, address.port))
+            connection.sendall(_GREETING)
             while len(heard) < len(_BANNER):
                 connection.settimeout(max(started_s + timeout_s - time.monotonic(), 0.001))
                 more = connection.recv(len(_BANNER) - len(heard))
