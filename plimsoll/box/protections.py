@@ -37,7 +37,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "earlyoom": (
         "pid", "version", "mem_term_percent", "swap_term_percent", "swap_total_kib", "swap_used_kib",
         "swap_used_needed_kib", "moving_denominator", "fires_now_kib", "fires_below_kib", "fires_below_percent",
-        "firing", "absolute", "dryrun", "regime", "driver",
+        "firing", "absolute", "dryrun", "may_kill", "regime", "driver",
     ),
     "killer": (
         "pid", "name", "unit",
@@ -88,7 +88,7 @@ def read(
     for process in (each for each in running if each["comm"] in containers.CLIENTS):
         limit = _limit(host, process["cgroup"])
         containers.client(process, limit, found, container_seen=seen.get(process["comm"], False))
-    _earlyoom(running, memory, driver, packages, found)
+    _earlyoom(host, running, memory, driver, packages, found)
     _killers(running, found)
     oomd.read(host, running=any(each["comm"] == "systemd-oomd" for each in running), found=found)
     _ray(host, running, total_kib, found)
@@ -208,6 +208,7 @@ def _first_number(value: str) -> float | None:
 
 
 def _earlyoom(
+    host: Host,
     running: Sequence[Process],
     memory: Mapping[str, Any],
     driver: str | None,
@@ -225,10 +226,22 @@ def _earlyoom(
             version=version,
             absolute=given["mem_kib"] is not None,
             dryrun=given["dryrun"],
+            may_kill=may_kill(host.text_or_none(f"/proc/{process['pid']}/status") or ""),
             regime=memory["regime"],
             driver=driver,
             **facts,
         )
+
+
+_CAPABLE = re.compile(r"^CapEff:\s+([0-9a-f]+)", re.MULTILINE)
+_CAP_KILL = 5
+"""Of linux/capability.h."""
+
+
+def may_kill(status: str) -> bool | None:
+    """Return whether a process, by its /proc/PID/status, may send signals to those of others; None where not known."""
+    found = _CAPABLE.search(status)
+    return None if found is None else bool(int(found[1], 16) >> _CAP_KILL & 1)
 
 
 def firing_facts(given: Mapping[str, Any], memory: Mapping[str, Any], version: str | None) -> dict[str, Any]:

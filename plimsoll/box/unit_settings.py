@@ -15,7 +15,7 @@ from plimsoll.box.containers import (
     stays_in_unit,
 )
 from plimsoll.box.host import Host
-from plimsoll.box.model import Place
+from plimsoll.box.model import OWN_UNITS, Place
 from plimsoll.box.observing import Observed, is_on, regular_text
 from plimsoll.box.quantities import parse_bytes, parse_number, parse_span_us
 from plimsoll.box.resolve import Assignment, FileText, in_order, ini_list, parse_ini
@@ -33,6 +33,9 @@ LOCAL_DIRECTORIES = (
 """Where administrators put units, by way of Quadlet too; those of packages count only where an engine runs in one."""
 USER_DIRECTORY = "/etc/systemd/user"
 HOME_DIRECTORIES = (".config/systemd/user", ".local/share/systemd/user")
+ACTIONS = ("FailureAction", "StartLimitAction", "JobTimeoutAction")
+"""What systemd does to the whole machine when a unit fails; in [Service] too, for old units' sake."""
+RESTARTS = ("reboot", "poweroff", "halt", "kexec", "exit")
 LIMITS = ("MemoryMax", "MemoryHigh", "MemoryLimit")
 CONTAINER_LIMIT = "--memory"
 DEFAULT_RESTART_S = 0.1
@@ -97,7 +100,8 @@ def _readable(host: Host, paths: Iterable[str], found: Observed) -> Iterator[Fil
 
 
 def _observe(host: Host, unit: Unit, mem_total_bytes: int | None, found: Observed) -> bool:
-    lines = [line for file in unit.files for line in parse_ini(file) if line.section == "Service"]
+    every = [line for file in unit.files for line in parse_ini(file)]
+    lines = [line for line in every if line.section == "Service"]
     last = {line.key: line for line in lines}
     command, words = _command(unit.files, last)
     if words and engines.is_template(words[0]):
@@ -111,6 +115,9 @@ def _observe(host: Host, unit: Unit, mem_total_bytes: int | None, found: Observe
         _skipped_check(host, found, unit, [*lines, command] if command else lines, facts)
     if command:
         _container_limit(found, unit, command, words, facts)
+    for line in {line.key: line for line in every if line.key in ACTIONS}.values():
+        if unit.scope == "system" and line.value.startswith(RESTARTS) and not unit.name.startswith(OWN_UNITS):
+            _saw(found, unit, line, facts)
     score = last.get("OOMScoreAdjust")
     number = parse_number(score.value) if score else None
     if score and number is not None and number < 0 and (unit.scope == "user" or facts["runs"] != "other"):

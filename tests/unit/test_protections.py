@@ -316,6 +316,13 @@ def test_earlyoom_arguments(tmp_path: Path, argv: list[str], expected: tuple[flo
     assert (found, seen["dryrun"]) == (expected, False)
 
 
+@pytest.mark.parametrize(("capabilities", "expected"), [("1ffffffffff", True), ("4020", True), ("4000", False)])
+def test_whether_a_process_may_kill(capabilities: str, expected: bool) -> None:  # a parameter of the test
+    """CAP_KILL is the sixth bit of what the kernel says is in effect; where it says nothing, nothing is known."""
+    assert protections.may_kill(f"Name:\tearlyoom\nCapPrm:\t0\nCapEff:\t{capabilities:0>16}\n") is expected
+    assert protections.may_kill("") is None
+
+
 def test_where_earlyoom_fires(tmp_path: Path) -> None:
     """1.7 counts in MemTotal, 1.8 in what programs have: with the driver holding the rest that is far less."""
     files = process(9, "earlyoom", ["earlyoom", "-m", "5", "-s", "20"])

@@ -79,6 +79,8 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**EARLYOOM, "moving_denominator": True, "fires_below_percent": 0.1, "fires_below_kib": 105_263},
         {"moving_denominator": False},
     ),
+    "earlyoom-may-not-kill": ({**EARLYOOM, "may_kill": False}, {"may_kill": None}),
+    "other-restart": ({**SETTING, "setting": "FailureAction", "value": "reboot"}, {"setting": "Restart"}),
     "earlyoom-dry-run": ({**EARLYOOM, "dryrun": True}, {"dryrun": False}),
     "systemd-oomd": ({"kind": "killer", "name": "systemd-oomd"}, {"name": "nohang"}),
     "oomd-pressure-kill": (

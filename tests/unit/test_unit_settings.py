@@ -29,6 +29,20 @@ def test_unit_of_an_engine(tmp_path: Path) -> None:
     assert "hf_secret" not in json.dumps(found)
 
 
+def test_who_else_restarts_the_box(tmp_path: Path) -> None:
+    """A unit whose failure restarts or stops the machine is named, in either section; ours, and others' pains, not."""
+    watchdog = service("ExecStart=/usr/local/sbin/alive", "WatchdogSec=360", "FailureAction=reboot-immediate")
+    files = {
+        f"{SYSTEM}/alive.service": watchdog,
+        f"{SYSTEM}/job.service": "[Unit]\nJobTimeoutAction=poweroff\n[Service]\nExecStart=/bin/true\n",
+        f"{SYSTEM}/plimsoll-last-resort.service": watchdog,
+        f"{SYSTEM}/calm.service": service("ExecStart=/bin/true", "FailureAction=none"),
+        f"{USER}/mine.service": service("ExecStart=/bin/true", "FailureAction=reboot"),
+    }
+    seen = [(each["unit"], each["setting"], each["line"]) for each in read(tmp_path, files)["observations"]]
+    assert seen == [("alive.service", "FailureAction", 4), ("job.service", "JobTimeoutAction", 2)]
+
+
 def test_unit_around_docker(tmp_path: Path) -> None:
     """A unit that runs a docker client is told from one that runs the engine itself."""
     command = "ExecStart=/usr/bin/env -i /usr/bin/docker run --rm \\\n  --gpus all --memory 128g x"
