@@ -4,6 +4,7 @@
 
 import itertools
 import json
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plimsoll.box.incident import document, reader, report, scan, timeline
+from tests import fuzz_incident
 from tests.unit.incident_logs import HARD, HUNG, KILLED, NOW_S, OWNER, REAPED, SOFT, SUMMARY, answer, kern_log
 from tests.unit.incident_logs import report as oom_report
 
@@ -252,3 +254,10 @@ def test_a_mutation_anywhere_is_survived() -> None:
             text[:at] + b"\n" + text[at:],
         ):
             assert len(answer(mutated)["events"]) <= 2
+
+
+@pytest.mark.parametrize("number", [12511, 62079])
+def test_inputs_that_once_ended_it(number: int) -> None:
+    """Numbers of thousands of digits, where memory is counted: found by tests.fuzz_incident."""
+    dice = random.Random(number)  # noqa: S311  # to be repeated, not to be secret
+    fuzz_incident.read(fuzz_incident.mutated(dice, fuzz_incident.seeds()), dice)

@@ -134,7 +134,7 @@ def test_on_the_box_itself(local: Machine) -> None:
         "PYTHONPATH=/opt/plimsoll:/opt/plimsoll/packages python3 -m pyinfra {} @local deploy.py 2>&1"
     )
     first = local.succeed(command.format("-y"), timeout_s=900)
-    assert "keys were exchanged with sshd on 127.0.0.1 port 22" in first
+    assert "keys were exchanged with sshd on 127.0.0.1 port 22" in first, first
     assert "whether a login works is unknown" in first
     assert deploying.not_ok(local) == {}
     assert '"hosts_with_change": ["@local"]' not in local.succeed(command.format("--dry --json"), timeout_s=900)

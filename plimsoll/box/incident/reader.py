@@ -29,6 +29,8 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _REPEATED = re.compile(r"(?:[\w.-]+ )?(?:last )?message repeated (\d+) times(?:: ?\[ ?(.*?)\]?)?$", re.DOTALL)
 _DATE = re.compile(r"\b(20\d\d)-(\d\d)-(\d\d)\b")
+_NO_NUMBER = re.compile(r"\d{80}")
+"""What no kernel and no program writes; Python reads at most 4,300 digits as a number, and no float is that large."""
 _CLOCK = re.compile(r".*setting system clock to .*\((\d{9,11})\)")
 _REALTIME = re.compile(rb'"__REALTIME_TIMESTAMP" ?: ?"(\d{10,17})"')
 _USUAL = re.compile(
@@ -230,6 +232,8 @@ class _Reading:
             self._boot_stamps.append(both)
 
     def _message(self, line: Line) -> None:
+        if _NO_NUMBER.search(line.text):
+            return
         times = 1
         if repeated := _REPEATED.match(line.text):
             times = int(repeated[1])
