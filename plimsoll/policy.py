@@ -152,6 +152,8 @@ class Ladder(Model):
 
 # earlyoom reads POSIX extended expressions, and exits at once at what is none: `(?`, a brace without its end.
 _NOT_POSIX = re.compile(r"\(\?|\{(?!\d*,?\d*\})")
+_BRACKETS = re.compile(r"\[\^?\]?(\[[:.=].*?[:.=]\]|[^]])*\]")
+"""A bracket expression, in which neither means anything; it may begin with its own end, and hold classes."""
 
 
 def _check_pattern(pattern: object) -> object:
@@ -159,7 +161,7 @@ def _check_pattern(pattern: object) -> object:
         return pattern
     if not pattern or not pattern.isprintable() or re.search(r"[\s'\"\\]", pattern):
         raise wrong(f"{pattern!r} must be a regular expression without blanks, quotes and backslashes")
-    if found := _NOT_POSIX.search(pattern):
+    if found := _NOT_POSIX.search(_BRACKETS.sub("", pattern)):
         raise wrong(f"{pattern!r} is no POSIX extended regular expression, as earlyoom reads them: {found[0]!r}")
     try:
         with warnings.catch_warnings():

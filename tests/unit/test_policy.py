@@ -132,13 +132,13 @@ def test_patterns_that_break_the_command_line(pattern: str) -> None:
     assert "regular expression" in _refusal({"earlyoom": {"prefer": [pattern]}})
 
 
-@pytest.mark.parametrize("pattern", ["(?:a|b)", "(?i)vllm", "a{", "a{1", "a{1,2"])
+@pytest.mark.parametrize("pattern", ["(?:a|b)", "(?i)vllm", "a{", "a{1", "a{1,2", "[{]a{"])
 def test_patterns_of_python_alone(pattern: str) -> None:
     """What Python takes for an expression and earlyoom does not is refused: the daemon would not start with it."""
     assert "no POSIX extended regular expression" in _refusal({"earlyoom": {"prefer": [pattern]}})
 
 
-@pytest.mark.parametrize("pattern", ["[[:alpha:]]+", "[[]x", "a{,3}b{2,}c{1}"])
+@pytest.mark.parametrize("pattern", ["[[:alpha:]]+", "[[]x", "[{]x", "[](?]", "[^]{(?]y", "a{,3}b{2,}c{1}"])
 def test_patterns_of_posix(pattern: str) -> None:
     """A class of POSIX, of which Python warns, and every form of an interval are taken as they are."""
     assert Policy.model_validate({"earlyoom": {"prefer": [pattern]}}).earlyoom.prefer == (pattern,)

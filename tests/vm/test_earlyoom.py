@@ -72,7 +72,7 @@ def test_the_older_version_gets_its_own_arguments(hardened_bookworm: Deployed) -
 @pytest.mark.slow
 def test_patterns_of_the_policy_arrive_unharmed(machine: Machine) -> None:
     """Patterns with dollar signs, brackets and a per cent sign reach the daemon as they stand in the inventory."""
-    patterns = ["^a$", "b[^%]{2}", "$HOME", "c|d", ".*e", "f%n", "[$][{]g[}]"]
+    patterns = ["^a$", "b[^%]{2}", "$HOME", "c|d", ".*e", "f%n", "[$](g)"]
     deploying.deploy(machine, {"earlyoom": {"prefer": patterns}})
     assert arguments(machine)[-1] == f"^({'|'.join(patterns)})$"
     assert deploying.plan(machine, {"earlyoom": {"prefer": patterns}}) == []
