@@ -19,6 +19,8 @@ EXIT_INTERRUPTED = 130
 _NEXT = f"""
 That was a virtual machine. It still runs; look around in it, and end it:
     .venv/bin/python -m lab ssh
+    .venv/bin/python -m lab ssh-config >.lab/ssh_config
+    PLIMSOLL_INVENTORY=lab/hosts.yml .venv/bin/plimsoll audit {NAME} -F .lab/ssh_config
     .venv/bin/python -m lab down
 For a real box that `ssh {NAME}` reaches, see first what would change, then change it:
     .venv/bin/pyinfra {NAME} deploy.py --dry --diff
