@@ -35,8 +35,13 @@ def page(results: dict[str, dict[str, Any] | None], of_tree: str) -> str:
     bad = [node for node, outcome in outcomes.items() if outcome != "passed"]
     if bad:
         lines += ["", "## Not passed", ""]
-        lines += [f"- {outcomes[node]}: `{node}` {(results[node] or {}).get('reason', '')}".rstrip() for node in bad]
+        lines += [f"- {outcomes[node]}: `{node}` {reason(results[node])}".rstrip() for node in bad]
     return "\n".join(lines) + "\n"
+
+
+def reason(found: dict[str, Any] | None) -> str:
+    """Return why a test has not passed, without where this checkout lies; empty where nothing is known."""
+    return str((found or {}).get("reason", "")).replace(f"{ROOT}/", "")
 
 
 def _summary(results: dict[str, dict[str, Any] | None], outcomes: dict[str, str], of_tree: str) -> list[str]:
