@@ -36,10 +36,14 @@ def build() -> bytes:
     return _archive({"__main__.py": compiled.main_module(modules).encode(), **modules})
 
 
-@functools.cache
 def sha256() -> str:
     """Return the hash of the zipapp, in hexadecimal."""
-    return hashlib.sha256(build()).hexdigest()
+    return _sha256(build())
+
+
+@functools.lru_cache(maxsize=2)
+def _sha256(program: bytes) -> str:
+    return hashlib.sha256(program).hexdigest()
 
 
 def _archive(files: Mapping[str, bytes]) -> bytes:

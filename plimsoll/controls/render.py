@@ -143,14 +143,18 @@ def box_files(wanted: Sequence[Wanted], policy: Policy) -> list[File]:
     return [*program_files(), File(box.WANTED, listed, judged=False)]
 
 
-@functools.cache
 def program_files() -> tuple[File, ...]:
     """Return the program, its wrapper and its units, which are the same on every host."""
+    return _program_files(zipapp.build())
+
+
+@functools.lru_cache(maxsize=2)
+def _program_files(program: bytes) -> tuple[File, ...]:
     reload = (("daemon-reload",),)
     names = {"layer": "box", "wrapper": box.WRAPPER, "unclean_mark": last_resort.MARK}
     units = [File(f"{box.UNIT_DIRECTORY}/{unit}", _render(f"{unit}.j2", **names), reload) for unit in box.UNITS]
     return (
-        File(box.PROGRAM, zipapp.build(), (("precompile",),), is_program=True),
+        File(box.PROGRAM, program, (("precompile",),), is_program=True),
         File(box.WRAPPER, _render("plimsoll.sh.j2", layer="box", program=box.PROGRAM), mode="0755"),
         *units,
     )
