@@ -52,7 +52,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Quick(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # PyYAML may come without libyaml
-    """The same by libyaml, for what is in order: 5 ms for the 700 lines of rules, where Python takes 45."""
+    """The same by libyaml, for what is in order: 15 ms for the rules on a busy machine, where Python takes 98."""
 
     yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
 

@@ -109,7 +109,13 @@ def fingerprint(case: Case, machine: str) -> str:
     `machine` names image, size and accelerator. The bench's own code is not in it; METHOD stands for it.
     """
     defence, place = DEFENCES[case.defence], PLACES[case.place]
-    parts = [fakegb10.SOURCE, ROOT / "lab" / "engine", GUEST / "fakegb10.py", GUEST / "recorder.py"]
+    parts = [
+        fakegb10.SOURCE,
+        ROOT / "lab" / "engine",
+        GUEST / "fakegb10.py",
+        GUEST / "recorder.py",
+        GUEST / "session.sh",
+    ]
     parts += [ROOT / part for part in PLIMSOLL] if defence.deploys else []
     described = [METHOD, machine, defence.script, defence.deploys, defence.guard, place.script, case.plan().to_json()]
     digest = hashlib.sha256(json.dumps(described).encode())

@@ -40,7 +40,7 @@ def main(modules: Mapping[str, CodeType | str]) -> None:
 
 
 class Later:
-    """A pattern that is compiled when it is used: of forty, which take 3 ms, a reading uses half."""
+    """A pattern that is compiled when it is used: 38 take 4.8 ms, and not all are."""
 
     def __init__(self, *given: object) -> None:
         self._given = given

@@ -96,7 +96,7 @@ def _compiled(name: str, source: str) -> CodeType:
 
 
 def _without_lines(code: CodeType) -> CodeType:
-    """Return the code without the numbers of its lines, a fifth of it: of a failure, its last line alone is told."""
+    """Return the code without the numbers of its lines, a quarter of what is sent: a failure is told by its last."""
     # an entry says that so many units of two bytes, of eight at most, have no place in a file
     full, rest = divmod(len(code.co_code) // 2, 8)
     table = b"\xff" * full + (bytes([0xF8 | rest - 1]) if rest else b"")

@@ -9,38 +9,40 @@ import pytest
 from lab import host
 from lab.errors import HostError, UsageError
 
+A, B, C, D = (f"http://{letter}.example" for letter in "abcd")
+"""Sites of the name that is reserved for examples."""
 BOOKWORM_HOST = [
-    "Debian|bookworm|main|http://mirror.example/debian/",
-    "Debian|bookworm|contrib|http://mirror.example/debian/",
-    "Debian|bookworm-updates|main|http://mirror.example/debian/",
-    "Debian|bookworm-security|main|http://security.example/debian-security/",
-    "Debian Backports|bookworm-backports|main|http://mirror.example/debian/",
-    "Docker|bookworm|stable|https://docker.example/linux/debian/",
-    "Vendor|bookworm|main|https://vendor.example/debian/",
+    f"Debian|bookworm|main|{A}/debian/",
+    f"Debian|bookworm|contrib|{A}/debian/",
+    f"Debian|bookworm-updates|main|{A}/debian/",
+    f"Debian|bookworm-security|main|{B}/debian-security/",
+    f"Debian Backports|bookworm-backports|main|{A}/debian/",
+    f"Docker|bookworm|stable|{C}/linux/debian/",
+    f"Vendor|bookworm|main|{D}/debian/",
 ]
 
 
 def test_sources_follow_the_host() -> None:
     """The release wanted comes from where the host gets its own, updates and security fixes included."""
     assert host.sources_for("trixie", BOOKWORM_HOST) == [
-        "deb http://mirror.example/debian/ trixie main",
-        "deb http://mirror.example/debian/ trixie-updates main",
-        "deb http://security.example/debian-security/ trixie-security main",
+        f"deb {A}/debian/ trixie main",
+        f"deb {A}/debian/ trixie-updates main",
+        f"deb {B}/debian-security/ trixie-security main",
     ]
 
 
 def test_sources_by_suite_name() -> None:
     """A host that names its release by suite (stable, sid) is understood."""
-    lines = ["Debian|stable|main|http://a.example/debian/", "Debian|sid|main|http://b.example/debian/"]
+    lines = [f"Debian|stable|main|{A}/debian/", f"Debian|sid|main|{B}/debian/"]
     assert host.sources_for("trixie", lines) == [
-        "deb http://a.example/debian/ trixie main",
-        "deb http://b.example/debian/ trixie main",
+        f"deb {A}/debian/ trixie main",
+        f"deb {B}/debian/ trixie main",
     ]
 
 
 def test_other_distributions_have_no_source() -> None:
     """An Ubuntu host, or one with third parties only, yields no source."""
-    lines = ["Ubuntu|noble|main|http://ubuntu.example/ubuntu/", "$(ORIGIN)|trixie|main|http://c.example/debian/"]
+    lines = [f"Ubuntu|noble|main|{B}/ubuntu/", f"$(ORIGIN)|trixie|main|{C}/debian/"]
     assert host.sources_for("trixie", lines) == []
 
 
@@ -48,7 +50,7 @@ def test_proxies_are_found() -> None:
     """Both kinds of proxy line are passed on, and nothing else is."""
     wanted = [
         'Acquire::http::Proxy "http://127.0.0.1:3142";',
-        'Acquire::https::Proxy::mirror.example "DIRECT";',
+        'Acquire::https::Proxy::a.example "DIRECT";',
     ]
     others = ['Acquire::http::Timeout "30";', 'Acquire::http::Proxy-Auto-Detect "/x";', 'APT::Architecture "amd64";']
     assert host.proxies_in([*wanted, *others]) == wanted
