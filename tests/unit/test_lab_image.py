@@ -13,7 +13,7 @@ from lab.host import ARCHITECTURES
 from lab.keys import Keys
 from lab.progress import Progress
 
-INPUTS = image.Inputs("trixie", ARCHITECTURES["x86_64"], ("deb http://a.example/debian trixie main",), (), b"overlay")
+INPUTS = image.Inputs("trixie", ARCHITECTURES["x86_64"], ("deb copy:/srv/packages trixie main",), (), b"overlay")
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from lab.wedge.places import PLACES
 from lab.wedge.scenarios import SCENARIOS
 
 OTHER = next(name for name in ARCHITECTURES if name != platform.machine())
-INPUTS = image.Inputs("trixie", host.architecture(), ("deb http://a.example/debian trixie main",), (), b"overlay")
+INPUTS = image.Inputs("trixie", host.architecture(), ("deb copy:/srv/packages trixie main",), (), b"overlay")
 
 
 def test_containers_are_an_image_of_their_own() -> None:
