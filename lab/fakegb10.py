@@ -22,6 +22,8 @@ from lab.progress import Progress
 
 SOURCE = Path(__file__).with_suffix("")
 MODULE = "fakegb10.ko"
+ENGINE = "engine"
+"""A model server's processes in C: see engine.c."""
 IN_GUEST = "/usr/local/lib/lab"
 # command in the machine, and the program it is a link to
 PROGRAMS = {"fakegb10": "fakegb10.py", "nvidia-smi": "nvidia_smi.py"}
@@ -108,7 +110,7 @@ def sources() -> dict[str, bytes]:
 def build_command(
     target: Target, host_debian: str, into: Path, package_sources: Sequence[str], proxies: Sequence[str]
 ) -> list[str]:
-    """The argument list that leaves the module for `target` in the directory `into`; apt's lines are the host's."""
+    """The argument list that leaves what is built for `target` in the directory `into`; apt's lines are the host's."""
     arguments = target.build_arguments(host_debian)
     architectures = dict.fromkeys([host_debian, target.debian])
     return [
@@ -125,15 +127,15 @@ def build_command(
         '--customize-hook=mkdir "$1/build"',
         f"--customize-hook=sync-in {shlex.quote(str(SOURCE))} /build",
         f'--customize-hook=chroot "$1" sh /build/build.sh {shlex.join(arguments)}',
-        f"--customize-hook=download /build/{MODULE} {shlex.quote(str(into / MODULE))}",
+        *(f"--customize-hook=download /build/{each} {shlex.quote(str(into / each))}" for each in (MODULE, ENGINE)),
         target.release,
         "/dev/null",
         *package_sources,
     ]
 
 
-def ensure_module(target: Target, progress: Progress) -> Path:
-    """The module for `target`, built if the cache has none.
+def ensure_built(target: Target, progress: Progress) -> Path:
+    """The directory of the module and the engine for `target`, built if the cache has none.
 
     Raises HostError (a tool or the architecture is missing), LabError (it does not build, with the last lines).
     """
@@ -143,11 +145,11 @@ def ensure_module(target: Target, progress: Progress) -> Path:
         with locked(directory.with_suffix(".lock")):
             if not directory.exists():
                 build(target, directory, progress)
-    return directory / MODULE
+    return directory
 
 
 def build(target: Target, directory: Path, progress: Progress) -> None:
-    """Build beside the cache; the module appears whole or not at all. The caller holds the lock."""
+    """Build beside the cache; the directory appears whole or not at all. The caller holds the lock."""
     progress.say(f"building fakegb10 for {target.kernel} (once, about a minute)")
     with scratch_directory(directory.with_suffix(".building")) as work:
         made = work / "module"
@@ -172,9 +174,10 @@ def target_of(machine: Machine) -> Target:
 
 
 def install(machine: Machine, progress: Progress) -> None:
-    """Bring the module, `fakegb10` and `nvidia-smi` into the machine; nothing is loaded yet."""
-    module = ensure_module(target_of(machine), progress)
-    send(machine, f"{IN_GUEST}/{MODULE}", module.read_bytes(), "0644")
+    """Bring the module, the engine, `fakegb10` and `nvidia-smi` into the machine; nothing is loaded yet."""
+    built = ensure_built(target_of(machine), progress)
+    send(machine, f"{IN_GUEST}/{MODULE}", (built / MODULE).read_bytes(), "0644")
+    send(machine, f"{IN_GUEST}/{ENGINE}", (built / ENGINE).read_bytes(), "0755")
     for command, program in PROGRAMS.items():
         send(machine, f"{IN_GUEST}/{program}", b"#!/usr/bin/python3\n" + (GUEST / program).read_bytes(), "0755")
         machine.succeed(f"ln -sf {IN_GUEST}/{program} /usr/local/bin/{command}")

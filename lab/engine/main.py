@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lab.engine import titles
+from lab.engine import small, titles
 from lab.engine.kinds import KINDS, Kind, State, Status, body_bytes
 from lab.engine.life import Life, RefusedError
 from lab.engine.memory import DriverMemory, Memory, OrdinaryMemory
@@ -174,6 +174,17 @@ def serve(name: str, words: Sequence[str]) -> NoReturn:
     if kind.worker:
         answer_for_worker(kind, call, plan)
     titles.become(program(), [name, *words], {"role": "whole", "kind": name, "words": list(words)})
+
+
+def serve_small(engine: str, name: str, words: Sequence[str]) -> NoReturn:
+    """Run the model server `name` as the small processes of the program `engine`; never returns."""
+    try:
+        call = parse(words, KINDS[name].port)
+        total_bytes = memory_total_bytes(Path("/proc/meminfo").read_text())
+        plan = small.plan_text(read_plan(call.directory), KINDS[name], total_bytes, str(call.directory / WEIGHTS))
+    except (OSError, ValueError) as error:
+        sys.exit(f"{name}: {error}")
+    os.execve(engine, [name, *words], {**os.environ, small.VARIABLE: plan})
 
 
 def run_whole(kind: Kind, words: Sequence[str]) -> NoReturn:

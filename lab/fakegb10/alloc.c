@@ -93,8 +93,13 @@ static struct page *take_page(unsigned int order)
 	return fgb_pool_take(order) ?: alloc_pages(flags, order);
 }
 
-/* The largest page that is not too large; what this piece was refused once it is not asked for again. */
-static struct page *next_page(struct piece *piece, u64 left)
+/*
+ * The largest page that is not too large; what this piece was refused once it is not asked for again. Memory of
+ * cuMemCreate comes in pieces of 2 MiB and has no use for smaller pages: the request fails, and what reclaim has freed
+ * for it stays free in fragments. That is what freezes: with smaller pages the engine gets all there is, and the OOM
+ * killer comes to it within half a minute.
+ */
+static struct page *next_page(struct piece *piece, unsigned int engine, u64 left)
 {
 	struct page *page = NULL;
 	unsigned int size;
@@ -108,6 +113,8 @@ static struct page *next_page(struct piece *piece, u64 left)
 			break;
 		log_refused();
 		piece->size = size + 1;
+		if (engine == FAKEGB10_VMM)
+			break;
 	}
 	up_write(&fgb_gate);
 	if (!page)
@@ -150,7 +157,7 @@ int fgb_alloc(struct fgb_context *context, struct fakegb10_alloc *request)
 	while (request->got < wanted) {
 		if (request->got >= piece.end)
 			begin_piece(&piece, request->got, wanted - request->got);
-		page = next_page(&piece, wanted - request->got);
+		page = next_page(&piece, request->engine, wanted - request->got);
 		if (!page)
 			return request->got ? 0 : -ENOMEM;
 		request->got += PAGE_SIZE << compound_order(page);

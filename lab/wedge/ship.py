@@ -47,20 +47,24 @@ def archive() -> bytes:
     return buffer.getvalue()
 
 
-def programs() -> dict[str, str]:
-    """The commands by name: scripts, as those of the real servers that are written in Python."""
-    calls = {name: f'main.serve("{name}", sys.argv[1:])' for name in ("vllm", "sglang", "llama-server")}
+def programs(*, small: bool = False) -> dict[str, str]:
+    """The commands by name: scripts, as those of the real servers that are written in Python.
+
+    `small`: they become processes of C, which take the same memory and answer no requests.
+    """
+    call = f'main.serve_small("{fakegb10.IN_GUEST}/{fakegb10.ENGINE}", ' if small else "main.serve("
+    calls = {name: f'{call}"{name}", sys.argv[1:])' for name in ("vllm", "sglang", "llama-server")}
     calls[ORDINARY] = "main.run_ordinary(sys.argv[1:])"
     return {name: START.format(archive=ARCHIVE, call=call) for name, call in calls.items()}
 
 
-def install(machine: Machine, progress: Progress) -> None:
-    """Bring everything that does not depend on the scenario. Raises LabError."""
+def install(machine: Machine, progress: Progress, *, small: bool = False) -> None:
+    """Bring everything that does not depend on the scenario; `small` as for `programs`. Raises LabError."""
     fakegb10.install(machine, progress)
     fakegb10.send(machine, ARCHIVE, archive(), "0644")
     fakegb10.send(machine, SESSION, (GUEST / "session.sh").read_bytes(), "0755")
     fakegb10.send(machine, RECORDER, (GUEST / "recorder.py").read_bytes(), "0644")
-    for name, text in programs().items():
+    for name, text in programs(small=small).items():
         fakegb10.send(machine, f"{COMMANDS}/{name}", text.encode(), "0755")
     options = [line for line in SSHD.splitlines() if machine.release != "bookworm" or "Penalties" not in line]
     machine.put(SSHD_FILE, "\n".join(options) + "\n")

@@ -3,11 +3,12 @@
 import io
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lab.engine import life
-from lab.engine.kinds import State
+from lab.engine import life, small
+from lab.engine.kinds import KINDS, State
 from lab.engine.life import Life, RefusedError
 from lab.engine.memory import OrdinaryMemory
 from lab.engine.plan import Phase, Plan
@@ -204,3 +205,26 @@ def test_ordinary_memory_keeps_its_rate(naps: list[float]) -> None:
     OrdinaryMemory().alloc(8 * MIB, MIB)
     assert len(naps) == 2
     assert sum(naps) == pytest.approx(4 + 8, rel=0.1)
+
+
+def test_the_small_server_is_told_the_same_plan() -> None:
+    """Amounts become bytes, a phase that is repeated is told as often, and the first line says who it is."""
+    load = Phase("weights", grow_percent=30, percent_per_s=10, read_percent=20)
+    spike = Phase("spike", grow_percent=1, percent_per_s=0, hold_s=2.5, gives_back=True, times=2)
+    text = small.plan_text(Plan((load, spike)), KINDS["vllm"], TOTAL, "/m/weights")
+    assert text.splitlines() == [
+        "vllm VLLM::EngineCore 1 2000 /m/weights",
+        f"{300 * MIB} {100 * MIB} {200 * MIB} 0 0",
+        *[f"{10 * MIB} 0 0 2500 1"] * 2,
+    ]
+    deaf = small.plan_text(Plan((load,), ends_after_s=None), KINDS["llama-server"], TOTAL, "/w")
+    assert deaf.splitlines()[0] == "llama-server - 0 -1 /w"
+
+
+@pytest.mark.parametrize("change", [{"memory": "ordinary"}, {"when_refused": "exit"}, {"lie": "healthy while stuck"}])
+def test_what_the_small_server_cannot_do_is_refused(change: dict[str, Any]) -> None:
+    """It has no HTTP side and no second kind of memory."""
+    with pytest.raises(ValueError, match="takes the driver's memory, asks again"):
+        small.plan_text(Plan((Phase("p"),), **change), KINDS["vllm"], TOTAL, "/w")
+    with pytest.raises(ValueError, match="no blanks"):
+        small.plan_text(Plan((Phase("p"),)), KINDS["vllm"], TOTAL, "/a b")

@@ -274,19 +274,20 @@ def test_the_build_gets_the_hosts_sources(tmp_path: Path) -> None:
     )
     assert "--architectures=amd64,arm64" in command
     assert "--aptopt=P" in command
-    assert f"--customize-hook=download /build/fakegb10.ko '{tmp_path}/a b/fakegb10.ko'" in command
+    for made in ("fakegb10.ko", "engine"):
+        assert f"--customize-hook=download /build/{made} '{tmp_path}/a b/{made}'" in command
     assert command[-3:] == ["trixie", "/dev/null", "deb http://a.example trixie main"]
 
 
 @pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Let a build write an empty module; returns the commands that were run."""
+    """Let a build write empty files; returns the commands that were run."""
     run: list[list[str]] = []
 
     def tool(command: list[str], _progress: Progress) -> None:
         run.append(command)
-        target = next(word for word in command if word.startswith("--customize-hook=download"))
-        Path(target.split()[-1]).write_bytes(b"")
+        for hook in (word for word in command if word.startswith("--customize-hook=download")):
+            Path(hook.split()[-1]).write_bytes(b"")
 
     monkeypatch.setattr(host, "check_tools", lambda: None)
     monkeypatch.setattr(host, "package_sources", lambda _release: [])
@@ -297,9 +298,9 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 def test_a_module_is_built_once(builds: list[list[str]]) -> None:
     """The second time it comes from the cache."""
-    first = fakegb10.ensure_module(TARGET, QUIET)
-    assert fakegb10.ensure_module(TARGET, QUIET) == first
-    assert first.exists()
+    first = fakegb10.ensure_built(TARGET, QUIET)
+    assert fakegb10.ensure_built(TARGET, QUIET) == first
+    assert sorted(path.name for path in first.iterdir()) == ["engine", "fakegb10.ko"]
     assert len(builds) == 1
 
 
@@ -319,7 +320,7 @@ def test_a_build_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch, prin
 
     monkeypatch.setattr(fakegb10, "run_tool", fail)
     with pytest.raises(LabError, match=re.escape(said)):
-        fakegb10.ensure_module(TARGET, QUIET)
+        fakegb10.ensure_built(TARGET, QUIET)
     assert list((paths.lab_dir() / "modules").glob("*/")) == []
 
 

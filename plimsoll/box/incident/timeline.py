@@ -4,6 +4,7 @@ Pure. The order of the sources makes no difference to what comes out.
 """
 
 import math
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
@@ -176,14 +177,19 @@ def identity(event: Event) -> tuple[object, ...]:
 def _without_twins(events: list[Timed]) -> list[Timed]:
     """Return each event once, where several sources have it."""
     kept: list[Timed] = []
-    latest: dict[tuple[object, ...], list[int]] = {}
+    latest: dict[tuple[object, ...], dict[str, deque[int]]] = {}
     for timed in events:
-        key = (timed.moment.axis, *identity(timed.event))
-        # what came long before cannot be the same record
-        near = [n for n in latest.get(key, []) if _near(kept[n], timed)]
-        twin = next((n for n in near if _is_twin(kept[n], timed)), None)
+        # by file: a thousand alike in one of them, as in a storm, are not compared with each other
+        alike = latest.setdefault((timed.moment.axis, *identity(timed.event)), {})
+        file = timed.event.place.file
+        elsewhere = (n for other, numbers in alike.items() if other != file for n in numbers)
+        twin = next((n for n in elsewhere if _near(kept[n], timed) and _is_twin(kept[n], timed)), None)
         if twin is None:
-            latest[key] = [*near, len(kept)]
+            here = alike.setdefault(file, deque())
+            # what came long before cannot be the same record
+            while here and not _near(kept[here[0]], timed):
+                here.popleft()
+            here.append(len(kept))
             kept.append(timed)
         else:
             kept[twin] = _merged(kept[twin], timed)
