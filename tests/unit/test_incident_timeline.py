@@ -3,11 +3,13 @@
 # ruff: noqa: E501  # log lines are as long as they are printed
 
 import datetime
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from plimsoll.box.incident import document, reader, timeline
+from plimsoll.box.incident.model import Stamp
 from tests.unit.incident_logs import HUNG, KILLED, NOW_S, OWNER, SOFT, SUMMARY, answer, kern_log, report
 
 
@@ -329,6 +331,37 @@ def test_a_boot_in_two_logs_is_one() -> None:
     ]
     assert [event["seconds"] for event in found["events"] if event["kind"] == "gap"] == [2520.0]
     assert found["class"] == "A"
+
+
+def test_two_boots_in_a_minute_and_a_half_are_two() -> None:
+    """A log that is stamped late belongs to the boot before it, and the kernel's own time decides which that is.
+
+    The machine started at 10:00:00 and 10:01:22; the journal's first lines are 37 s late, kern.log's 66 s.
+    """
+    dmesg = _text("[    0.000000] Linux version 6.12.118+deb13-amd64 (x)", f"[  300.000000] {SOFT.format(1)}")
+    journal = _text(
+        f"-- Boot {'a' * 32} --",
+        "2026-09-12T10:00:37+0000 gx10 kernel: Booting",
+        "2026-09-12T10:01:10+0000 gx10 cron[9]: nothing special",
+        f"-- Boot {'b' * 32} --",
+        "2026-09-12T10:01:59+0000 gx10 kernel: Booting",
+        f"2026-09-12T10:06:22+0000 gx10 kernel: {SOFT.format(1)}",
+    )
+    kern = _text(
+        "2026-09-12T10:01:06+0000 gx10 kernel: Linux version 6.12.118+deb13-amd64 (x)",
+        "2026-09-12T10:02:28+0000 gx10 kernel: Linux version 6.12.118+deb13-amd64 (x)",
+    )
+    began = Stamp(_seconds("2026-09-12T10:01:22+00:00"), "date", 0, uptime_s=0.0)
+    read = [
+        replace(reader.read("dmesg", [dmesg.encode()]), boots=(began,)),
+        *(reader.read(name, [text.encode()]) for name, text in (("journal", journal), ("kern.log", kern))),
+    ]
+    found = document.document(timeline.build(read, NOW_S), {})
+    boots = [event for event in found["events"] if event["kind"] == "boot"]
+    assert [(boot["time"][11:19], boot["clean_stop"], len(boot["also_in"])) for boot in boots] == [
+        ("10:00:37", None, 1),
+        ("10:01:22", False, 2),
+    ]
 
 
 def test_an_orderly_stop_that_another_log_knows_of() -> None:

@@ -122,6 +122,14 @@ def test_systemd_oomd_kills_a_cgroup() -> None:
     assert answer(_text(OOMD))["class"] == "D"
 
 
+def test_systemd_is_sometimes_the_first_to_say_what_oomd_killed() -> None:
+    """The two programs' lines come in either order, and are one kill."""
+    manager = "Dec 18 19:34:56 gx10 systemd[1837]: vte-spawn-1.scope: systemd-oomd killed 12 process(es) in this unit."
+    kill = _kill(_text(manager, OOMD))
+    assert kill.victim == Target(unit=CGROUP, processes=12)
+    assert "51.07% > 50.00%" in (kill.reason or "")
+
+
 def test_systemd_oomd_kills_for_swap() -> None:
     """So is a kill because memory and swap were used up."""
     line = (

@@ -37,7 +37,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("last", "-x", "--time-format", "iso", "reboot", "shutdown"),
 )
 """After kern.log, which kept lines that the journal lost."""
-BOOTS = "journalctl --list-boots"
+BOOTS = "journalctl -b, the ends of each boot"
 MAX_BOOTS = 12
 TAIL_LINES = "60"
 """Between the first word of an orderly stop and the last line of its boot lay 40 lines on a server with containers."""

@@ -30,7 +30,9 @@ from plimsoll.box.incident.sink import elapsed_s
 SAME_RECORD_S = 2.0
 """rsyslog and journald stamp when they read, not when the kernel wrote."""
 SAME_BOOT_S = 45.0
-"""The kernel's first line, the journal's, and a login list's of one boot lay 30 s apart on a busy machine."""
+"""The journal's first line, rsyslog's, and a login list's of one boot lay 30 s apart on a busy machine."""
+LATE_BOOT_S = 120.0
+"""rsyslog stamped the kernel's first line 66 s after it was written, where everything was slow."""
 SAME_STAMP_S = 0.01
 """A record has the kernel's own stamp in every log; some of them keep only hundredths."""
 EPISODE_S = {"driver_alloc_failure": 60.0, "xid": 60.0, "hung_task": 300.0, "lockup": 120.0}
@@ -166,7 +168,8 @@ def identity(event: Event) -> tuple[object, ...]:
         case Xid():
             what = (event.code, event.device)
         case UserspaceKill():
-            what = (event.killer, event.victim.pid, event.victim.unit)
+            # one program says the cgroup's whole path, and another the unit's name
+            what = (event.killer, event.victim.pid, (event.victim.unit or "").rpartition("/")[2])
         case Gap():
             what = (event.ended_by,)
         case _:
@@ -183,7 +186,9 @@ def _without_twins(events: list[Timed]) -> list[Timed]:
         alike = latest.setdefault((timed.moment.axis, *identity(timed.event)), {})
         file = timed.event.place.file
         elsewhere = (n for other, numbers in alike.items() if other != file for n in numbers)
-        twin = next((n for n in elsewhere if _near(kept[n], timed) and _is_twin(kept[n], timed)), None)
+        twins = (n for n in elsewhere if _near(kept[n], timed) and _is_twin(kept[n], timed))
+        # of two boots that a late record could be of, it is of the one that came right before it
+        twin = max(twins, default=None) if isinstance(timed.event, Boot) else next(twins, None)
         if twin is None:
             here = alike.setdefault(file, deque())
             # what came long before cannot be the same record
@@ -203,7 +208,7 @@ def _near(earlier: Timed, later: Timed) -> bool:
 
 
 def _same_record_s(event: Event) -> float:
-    return SAME_BOOT_S if isinstance(event, Boot) else SAME_RECORD_S
+    return LATE_BOOT_S if isinstance(event, Boot) else SAME_RECORD_S
 
 
 def _is_twin(one: Timed, other: Timed) -> bool:
@@ -211,6 +216,8 @@ def _is_twin(one: Timed, other: Timed) -> bool:
     files = {one.event.place.file, *(place.file for place in one.event.again)}
     if other.event.place.file in files or one.moment.at_s is None or other.moment.at_s is None:
         return False
+    if isinstance(one.event, Boot):
+        return _is_same_boot(_is_exact(one), _is_exact(other), other.moment.at_s - one.moment.at_s)
     first, second = one.event.stamp.uptime_s, other.event.stamp.uptime_s
     if first is not None and second is not None and abs(first - second) < SAME_STAMP_S:
         return True
@@ -221,6 +228,18 @@ def _is_twin(one: Timed, other: Timed) -> bool:
     if first is not None and second is not None:
         return False
     return abs(one.moment.at_s - other.moment.at_s) <= _same_record_s(one.event)
+
+
+def _is_exact(timed: Timed) -> bool:
+    """Say whether a record's time is the kernel's own, and not that of who has read and stamped it."""
+    return timed.event.stamp.wall_s is None and timed.event.stamp.uptime_s is not None
+
+
+def _is_same_boot(is_exact: bool, later_is_exact: bool, later_by_s: float) -> bool:  # of one kind and in order
+    """Say whether two records of a start are of one: a stamped one is late, and never early."""
+    if later_is_exact:
+        return later_by_s <= SAME_RECORD_S
+    return later_by_s <= (LATE_BOOT_S if is_exact else SAME_BOOT_S)
 
 
 def _richness(event: Event) -> tuple[int, int]:
@@ -235,6 +254,7 @@ def _merged(one: Timed, other: Timed) -> Timed:
         # each log knows something else of a boot
         known = [boot.clean_stop for boot in (better.event, lesser.event) if boot.clean_stop is not None]
         changes |= {"kernel": better.event.kernel or lesser.event.kernel, "clean_stop": known[0] if known else None}
+        changes["stamp"], better = one.event.stamp, replace(better, moment=one.moment)
     return replace(better, event=replace(better.event, **changes))
 
 

@@ -1,6 +1,7 @@
 """What userspace says of memory: earlyoom 1.3 to 1.8, systemd-oomd, Ray, dockerd, unit results."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from plimsoll.box.incident.model import Line, Target, UserspaceKill
@@ -225,12 +226,22 @@ class Userspace:
             return False
         return True
 
+    def _oomd_before(self, line: Line) -> tuple[int | None, UserspaceKill] | None:
+        """Return the last kill of systemd-oomd, where a line may be of it too."""
+        if self._oomd is None or self._oomd[1] is None or not within(self._oomd[0].stamp, line.stamp, FOLLOWS_S):
+            return None
+        known = self._sink.events[self._oomd[1]]
+        return (self._oomd[1], known) if isinstance(known, UserspaceKill) else None
+
     def _oomd_kill(self, line: Line, unit: str, reason: str, outcome: str) -> None:
         """Keep a kill; since version 258 a cgroup is marked first, and then killed."""
-        known = None if self._oomd is None or self._oomd[1] is None else self._sink.events[self._oomd[1]]
-        same = isinstance(known, UserspaceKill) and known.victim.unit == unit and known.outcome == "unknown"
-        if self._oomd and same and within(self._oomd[0].stamp, line.stamp, FOLLOWS_S):
-            self._sink.amend(self._oomd[1], outcome=outcome)
+        number, known = self._oomd_before(line) or (None, None)
+        if known and known.victim.unit == unit and known.outcome == "unknown":
+            self._sink.amend(number, outcome=outcome)
+            return
+        if known and not known.reason and known.victim.unit and unit.endswith(f"/{known.victim.unit}"):
+            # the service manager was the first to say so
+            self._sink.amend(number, victim=replace(known.victim, unit=unit), reason=reason)
             return
         target = Target(unit=unit)
         number = self._kill(line, "systemd-oomd", target, signal="SIGKILL", reason=reason, outcome=outcome)
@@ -264,16 +275,13 @@ class Userspace:
 
     def _oomd_unit(self, line: Line, unit: str, processes: int | None) -> None:
         """Put the number of processes to the kill of that cgroup; alone it is a kill of its own."""
-        known = None if self._oomd is None or self._oomd[1] is None else self._sink.events[self._oomd[1]]
-        if (
-            self._oomd and isinstance(known, UserspaceKill) and within(self._oomd[0].stamp, line.stamp, FOLLOWS_S)
-            and (known.victim.unit or "").rpartition("…")[2].endswith(unit[-MIN_UNIT_CHARACTERS:])
-        ):  # fmt: skip
+        number, known = self._oomd_before(line) or (None, None)
+        if known and (known.victim.unit or "").rpartition("…")[2].endswith(unit[-MIN_UNIT_CHARACTERS:]):
             victim = Target(unit=known.victim.unit, processes=processes)
-            self._sink.amend(self._oomd[1], victim=victim, outcome="killed")
+            self._sink.amend(number, victim=victim, outcome="killed")
         else:
             victim = Target(unit=unit, processes=processes)
-            self._kill(line, "systemd-oomd", victim, signal="SIGKILL", outcome="killed")
+            self._oomd = line, self._kill(line, "systemd-oomd", victim, signal="SIGKILL", outcome="killed")
 
     # Ray, Docker, others
 
