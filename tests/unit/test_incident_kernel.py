@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from plimsoll.box.incident import wording
 from plimsoll.box.incident.model import Boot, DriverAllocFailure, Gap, HungTask, Lockup, Panic, Process, Xid
 from tests.unit.incident_logs import HARD, HUNG, OWNER, SOFT, answer, events, findings, kern_log
 
@@ -48,6 +49,8 @@ def test_a_companion_makes_it_hard() -> None:
     (found,) = events(_text(SOFT.format(1), HARD))
     assert isinstance(found, DriverAllocFailure)
     assert (found.severity, found.count, found.companions) == ("hard", 2, ("_memdescAllocInternal",))
+    # two lines, of one failure
+    assert wording.describe(found).endswith("[2 lines]")
     apart = kern_log([SOFT.format(1)] * 200 + [HARD])
     first, second = events(apart)
     assert isinstance(first, DriverAllocFailure)

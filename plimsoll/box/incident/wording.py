@@ -55,7 +55,9 @@ def describe(event: Event) -> str:
             text = f"boot{f' of {event.kernel}' if event.kernel else ''}, {stop[event.clean_stop]}"
         case _:
             raise AssertionError(event.kind)
-    return text + (f" [{event.count} times]" if event.count > 1 else "")
+    # of one failed allocation the driver prints two lines or more
+    counted = "lines" if isinstance(event, DriverAllocFailure) and event.severity == "hard" else "times"
+    return text + (f" [{event.count} {counted}]" if event.count > 1 else "")
 
 
 def name(process: Process | None) -> str:
