@@ -64,7 +64,7 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
         fakegb10.send(restored, PROGRAM, zipapp.build(), "0644")
         fakegb10.send(restored, "/usr/local/bin/eater", EATER.encode(), "0755")
         # it is often quicker than the kernel's killer
-        restored.succeed("systemctl disable --now systemd-oomd.service systemd-oomd.socket; sync")
+        restored.succeed("systemctl mask --now systemd-oomd.service systemd-oomd.socket; sync")
         boot_with(restored, KERNEL_OPTIONS)
         yield restored
 
@@ -187,12 +187,12 @@ def test_systemd_oomd(machine: Machine) -> None:
     machine.succeed(
         "mkdir -p /etc/systemd/oomd.conf.d && "
         "printf '[OOM]\\nDefaultMemoryPressureDurationSec=2s\\n' >/etc/systemd/oomd.conf.d/test.conf && "
-        "systemctl restart systemd-oomd"
+        "systemctl unmask systemd-oomd.service systemd-oomd.socket && systemctl restart systemd-oomd"
     )
     began_s = now_s(machine)
     properties = ("MemoryHigh=64M", "ManagedOOMMemoryPressure=kill", "ManagedOOMMemoryPressureLimit=1%")
     eat(machine, *properties, until=GONE)
-    machine.succeed("systemctl stop systemd-oomd")
+    machine.succeed("systemctl mask --now systemd-oomd.service systemd-oomd.socket")
     kills = [kill for kill in events(machine, "userspace_kill", began_s) if kill["killer"] == "systemd-oomd"]
     assert [kill["victim"]["unit"] for kill in kills] == ["/system.slice/eater.service"]
     assert "pressure" in kills[0]["reason"]
