@@ -24,6 +24,11 @@ _BESIDE = frozenset({
     "wait", "warmup", "watch", "watchdog", "watcher", "webui",
 })  # fmt: skip
 """What stands in the name of a program that looks after an engine and holds none of its memory."""
+_OTHER_CHARACTERS = re.compile(r"[^a-z0-9]+")
+_TITLE = re.compile(r"(vllm|sglang)::", re.IGNORECASE)
+_SCRIPT_OPTION = re.compile(r"-[a-z]*c")
+_END_OF_NAME = re.compile(r"[ \t]|:(?!:)")
+_PLACEHOLDER = re.compile(r"\{\{|\}\}|<[a-z_ -]+>|@[A-Z_]+@|__[A-Z_]+__")
 _BENCH_CLIENT = re.compile(r"(^|-)bench-serving(-|$)")
 """A benchmark of a server that runs elsewhere; `bench_one_batch` and `bench_offline_throughput` load the model."""
 
@@ -77,7 +82,7 @@ _SAME_OPTIONS = {"mamba": "conda", "micromamba": "conda", "uvx": "uv"}
 
 def named(name: str) -> str | None:
     """Return the model server that a program's, a module's or an image's name names, None for anything beside one."""
-    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    plain = _OTHER_CHARACTERS.sub("-", name.lower()).strip("-")
     match = _ENGINE.search(plain)
     is_beside = bool(_BESIDE & set(plain.split("-"))) or _BENCH_CLIENT.search(plain) is not None
     return match[1] if match and not is_beside else None
@@ -90,7 +95,7 @@ def of_process(comm: str, argv: Sequence[str]) -> str | None:
     """
     if comm.startswith(_RAY_WORKER):
         return "vllm"
-    title = re.match(r"(vllm|sglang)::", comm, re.IGNORECASE)
+    title = _TITLE.match(comm)
     if title:
         return title[1].lower()
     words = argv[0].split(" ") if len(argv) == 1 else argv
@@ -145,7 +150,7 @@ def shell_script(words: Sequence[str]) -> str | None:
     if not words or program_name(words[0]) not in SHELLS:
         return None
     for index, word in enumerate(words[1:-1], 1):
-        if re.fullmatch(r"-[a-z]*c", word):
+        if _SCRIPT_OPTION.fullmatch(word):
             return words[index + 1]
         if not word.startswith(("-", "+")):
             return None
@@ -170,7 +175,7 @@ def _of_program(words: Sequence[str]) -> str | None:
     """Return which model server a command is that begins with its program, or with an interpreter of it."""
     program, arguments = program_name(words[0]), list(words[1:])
     # A title is one text: `sshd: vllm [priv]` is sshd.
-    program = re.split(r"[ \t]|:(?!:)", program)[0] if "::" not in program else program
+    program = _END_OF_NAME.split(program)[0] if "::" not in program else program
     if _PYTHON.fullmatch(program):
         return _of_python(arguments)
     if program in SHELLS:
@@ -220,4 +225,4 @@ def is_template(word: str) -> bool:
     """Say whether a program is a placeholder that an installer was to fill in: systemd starts no such unit."""
     program = word.lstrip(_PREFIXES)
     relative = "/" in program and not program.startswith(("/", "%"))
-    return relative or re.search(r"\{\{|\}\}|<[a-z_ -]+>|@[A-Z_]+@|__[A-Z_]+__", program) is not None
+    return relative or _PLACEHOLDER.search(program) is not None

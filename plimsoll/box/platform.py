@@ -3,9 +3,16 @@
 import os
 import re
 import shlex
+from collections.abc import Iterator
 from typing import Any
 
 from plimsoll.box.host import Host
+
+_PACKAGE_VERSION = re.compile(r"^Version: (\S+)$", re.MULTILINE)
+_INSTALLED = re.compile(r"^Status: \S+ \S+ installed$", re.MULTILINE)
+_MEM_TOTAL = re.compile(r"^MemTotal:\s+(\d+)", re.MULTILINE)
+_NVIDIA_MODULE = re.compile(r"(^|/)nvidia\.ko(\.\w+)?:", re.MULTILINE)
+_MEMORY_POOLS = re.compile(r"^EnableSystemMemoryPools:\s*(\d+)", re.MULTILINE)
 
 PACKAGES_WATCHED = ("earlyoom", "systemd", "openssh-server", "systemd-oomd", "nvidia-sbsa-gwdt-options")
 
@@ -31,16 +38,22 @@ def _unquoted(value: str) -> str:
 def parse_dpkg_status(text: str, names: tuple[str, ...]) -> dict[str, str]:
     """Return the versions of those of `names` that are installed, from /var/lib/dpkg/status."""
     found = {}
-    # a pattern that begins with plain text is found three times as fast as the file is split into its paragraphs
-    named = re.compile(rf"Package: (?:{'|'.join(map(re.escape, names))})$", re.MULTILINE)
-    for paragraph in (_paragraph(text, match.start()) for match in named.finditer(text)):
-        name = re.search(r"^Package: (\S+)$", paragraph, re.MULTILINE)
-        if name is None or name[1] not in names:
-            continue
-        version = re.search(r"^Version: (\S+)$", paragraph, re.MULTILINE)
-        if version and re.search(r"^Status: \S+ \S+ installed$", paragraph, re.MULTILINE):
-            found[name[1]] = version[1]
+    # plain text is found many times as fast as the file is split into its paragraphs
+    for name in names:
+        for paragraph in (_paragraph(text, position) for position in _positions(text, f"Package: {name}\n")):
+            version = _PACKAGE_VERSION.search(paragraph)
+            if version and _INSTALLED.search(paragraph):
+                found[name] = version[1]
     return found
+
+
+def _positions(text: str, line: str) -> Iterator[int]:
+    """Yield where a whole line stands in a text."""
+    position = text.find(line)
+    while position != -1:
+        if position == 0 or text[position - 1] == "\n":
+            yield position
+        position = text.find(line, position + 1)
 
 
 def _paragraph(text: str, position: int) -> str:
@@ -51,7 +64,7 @@ def _paragraph(text: str, position: int) -> str:
 
 def read(host: Host) -> dict[str, Any]:
     """Return the platform section of a state."""
-    mem_total = re.search(r"^MemTotal:\s+(\d+)", host.text_or_none("/proc/meminfo") or "", re.MULTILINE)
+    mem_total = _MEM_TOTAL.search(host.text_or_none("/proc/meminfo") or "")
     uname = os.uname()
     return {
         "os_release": parse_release(host.text_or_none("/etc/os-release") or ""),
@@ -123,7 +136,7 @@ def kernels(host: Host) -> list[dict[str, Any]]:
 def has_nvidia_module(host: Host, release: str) -> bool | None:
     """Say whether depmod knows a module `nvidia` for a kernel; None where it has no list."""
     known = host.text_or_none(f"/lib/modules/{release}/modules.dep")
-    return None if known is None else re.search(r"(^|/)nvidia\.ko(\.\w+)?:", known, re.MULTILINE) is not None
+    return None if known is None else _NVIDIA_MODULE.search(known) is not None
 
 
 def _linked_kernel(host: Host) -> str | None:
@@ -164,9 +177,9 @@ def driver(host: Host) -> dict[str, Any]:
     started: the driver takes none of another version than its own.
     """
     banner = host.text_or_none("/proc/driver/nvidia/version") or ""
-    version = re.search(_DRIVER_VERSION, banner)
+    version = _DRIVER_VERSION.search(banner)
     params = host.text_or_none("/proc/driver/nvidia/params")
-    pools = re.search(r"^EnableSystemMemoryPools:\s*(\d+)", params or "", re.MULTILINE)
+    pools = _MEMORY_POOLS.search(params or "")
     return {
         "version": version[1] if version else None,
         "open_module": "Open Kernel Module" in banner if version else None,
@@ -177,7 +190,8 @@ def driver(host: Host) -> dict[str, Any]:
     }
 
 
-_DRIVER_VERSION = r"\b(\d{3}\.\d+(?:\.\d+)?)\b"
+_DRIVER_VERSION = re.compile(r"\b(\d{3}\.\d+(?:\.\d+)?)\b")
+_FIRMWARE_VERSION = re.compile(r"^GPU Firmware:\s*\b(\d{3}\.\d+(?:\.\d+)?)\b", re.MULTILINE)
 FIRMWARE_DIRECTORIES = ("/lib/firmware/nvidia", "/lib/firmware/updates/nvidia")
 
 
@@ -185,13 +199,13 @@ def gsp_firmware(host: Host) -> str | None:
     """Return the version of the firmware that the GPU's own processor runs; None while it runs none."""
     base = "/proc/driver/nvidia/gpus"
     texts = (host.text_or_none(f"{base}/{gpu}/information") or "" for gpu in host.names(base))
-    found = (re.search(rf"^GPU Firmware:\s*{_DRIVER_VERSION}", text, re.MULTILINE) for text in texts)
+    found = map(_FIRMWARE_VERSION.search, texts)
     return next((match[1] for match in found if match), None)
 
 
 def firmware_files(host: Host) -> list[str]:
     """Return the versions of which GSP firmware is installed."""
-    found = ((d, name) for d in FIRMWARE_DIRECTORIES for name in host.names(d) if re.fullmatch(_DRIVER_VERSION, name))
+    found = ((d, name) for d in FIRMWARE_DIRECTORIES for name in host.names(d) if _DRIVER_VERSION.fullmatch(name))
     return sorted({name for d, name in found if any(n.startswith("gsp") for n in host.names(f"{d}/{name}"))})
 
 

@@ -14,6 +14,10 @@ from plimsoll.box import containers, engines, oomd, podman, unit_settings, units
 from plimsoll.box.host import Host
 from plimsoll.box.observing import Observed, is_on, variables
 
+_REMOTE = re.compile(r"nfs|cifs|smb|fuse|9p|afs|autofs|ceph|glusterfs")
+_UID = re.compile(r"[0-9]{1,10}")
+_BYTES = re.compile(r"[0-9]{1,20}")
+
 Process = Mapping[str, Any]
 
 FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -111,14 +115,14 @@ def _is_local(home: str, types: Mapping[str, str], found: Observed) -> bool:
     path = home
     while path != "/" and path not in types:
         path = posixpath.dirname(path)
-    if re.match(r"nfs|cifs|smb|fuse|9p|afs|autofs|ceph|glusterfs", types.get(path, "")):
+    if _REMOTE.match(types.get(path, "")):
         found.missed(home, f"is on {types[path]}, whose server may not answer")
         return False
     return True
 
 
 def _is_person(uid: str) -> bool:
-    number = int(uid) if re.fullmatch(r"[0-9]{1,10}", uid) else _NOBODY
+    number = int(uid) if _UID.fullmatch(uid) else _NOBODY
     return number == 0 or 1000 <= number < _NOBODY  # noqa: PLR2004  # the first uid of a person on Debian and Ubuntu
 
 
@@ -133,7 +137,7 @@ def _limit(host: Host, cgroup: str) -> dict[str, Any]:
     path = cgroup
     while path not in ("", "/") and ".." not in path:
         text = (host.text_or_none(f"{units.CGROUP}{path}/memory.max") or "").strip()
-        if re.fullmatch(r"[0-9]{1,20}", text) and (lowest is None or int(text) < lowest[0]):
+        if _BYTES.fullmatch(text) and (lowest is None or int(text) < lowest[0]):
             lowest = int(text), path
         path = posixpath.dirname(path)
     found = {"memory_max_bytes": lowest[0] if lowest else None, "limited_by": lowest[1] if lowest else None}
@@ -160,7 +164,7 @@ def _engines(
             cgroup=cgroup,
             oom_score_adj=score,
             limit_reported=posixpath.basename(limit["limited_by"] or "") in set(reported),
-            memory_current_bytes=int(current) if re.fullmatch(r"[0-9]{1,20}", current) else None,
+            memory_current_bytes=int(current) if _BYTES.fullmatch(current) else None,
             mem_total_bytes=total_bytes,
             skips_memory_check=_skips_check(host, members, found),
             **limit,

@@ -180,9 +180,18 @@ def survives_reboot(file: FileText) -> bool:
 def glob_matches(path: str, pattern: str) -> bool:
     """Match a path as glob(3) does: no wildcard crosses a slash or begins a hidden name; `[^…]` is `[!…]`."""
     parts, wanted = path.split("/"), pattern.replace("[^", "[!").split("/")
-    return len(parts) == len(wanted) and all(map(_name_matches, parts, wanted))
+    return len(parts) == len(wanted) and all(map(name_matches, parts, wanted))
 
 
-def _name_matches(name: str, pattern: str) -> bool:
+def name_matches(name: str, pattern: str) -> bool:
+    """Match a name without a slash as glob(3) does, but for `[^…]`, which is to be written `[!…]`."""
     hidden = name.startswith(".") and not pattern.startswith(".")
+    # nearly all patterns are `*` and an ending: the general way makes an expression of each
+    if pattern.startswith("*") and not is_glob(pattern[1:]):
+        return not hidden and name.endswith(pattern[1:])
     return not hidden and fnmatch.fnmatchcase(name, pattern)
+
+
+def is_glob(text: str) -> bool:
+    """Say whether a text has a wildcard of glob(3)."""
+    return any(c in text for c in "*?[")

@@ -18,11 +18,13 @@ from plimsoll.box.resolve import (
     FileText,
     after_reboot,
     glob_matches,
+    is_glob,
     last_wins,
     lines_of,
     parse_ini,
 )
 
+_SEPARATOR = re.compile(r"[./]")
 MAX_KEPT_CHARACTERS = 64 << 10
 """Of a file whose lines are kept for the next setting that is looked for: Debian's largest has 4 KiB."""
 
@@ -38,7 +40,7 @@ class SysctlLine:
     @property
     def is_glob(self) -> bool:
         """Say whether the key is a pattern over /proc/sys."""
-        return any(c in self.key for c in "*?[")
+        return is_glob(self.key)
 
     def concerns(self, path: str) -> bool:
         """Say whether this line names `path`, by itself or by a pattern."""
@@ -50,7 +52,7 @@ def sysctl_key(written: str) -> str:
 
     The first separator decides: after a dot, dots separate and a slash stands for a literal dot.
     """
-    first = re.search(r"[./]", written)
+    first = _SEPARATOR.search(written)
     if first is not None and first.group() == ".":
         written = written.translate(str.maketrans("./", "/."))
     return "/".join(part for part in written.split("/") if part not in ("", "."))

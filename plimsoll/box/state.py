@@ -7,7 +7,6 @@ Sections of what `read` returns: `platform`, `memory`, `sysctl` (value or error 
 or carries an `error` text, and is judged `unknown`.
 """
 
-import glob
 import os
 import re
 import stat
@@ -17,6 +16,7 @@ from typing import Any
 from plimsoll.box import heartbeat, ledger, memory, platform, protections, units
 from plimsoll.box.host import Host
 from plimsoll.box.model import STATE_SCHEMA, Request
+from plimsoll.box.resolve import is_glob, name_matches
 from plimsoll.box.resolve_sshd import MAIN, SshdRefusesError, include_patterns
 from plimsoll.box.resolve_sysctl import sysctl_key
 
@@ -211,5 +211,11 @@ def expand(host: Host, pattern: str) -> list[str]:
     """Return the paths on `host` that a pattern stands for, sorted as glob(3) does; none for one that is relative."""
     if not pattern.startswith("/"):
         return []
-    found = glob.glob(glob.escape(host.root) + pattern.replace("[^", "[!"))
-    return sorted(path.removeprefix(host.root) for path in found)
+    found = [""]
+    for part in pattern.replace("[^", "[!").split("/")[1:]:
+        if is_glob(part):
+            found = [f"{base}/{name}" for base in found for name in host.names(base or "/") if name_matches(name, part)]
+        else:
+            found = [f"{base}/{part}" for base in found]
+    # what is not there, or is no directory although a slash follows it; a link to nowhere is there
+    return sorted(path for path in found if os.path.lexists(host.path(path)))

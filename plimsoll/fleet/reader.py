@@ -8,6 +8,7 @@ import __future__
 
 import base64
 import functools
+import importlib
 import marshal
 import re
 import shlex
@@ -15,21 +16,32 @@ import sys
 import zlib
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from plimsoll.fleet.on_host import STAND_INS
+from plimsoll.fleet.on_host import PATTERNS, STAND_INS
 from plimsoll.zipapp import PACKAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _HERE = Path(__file__).parent
 _FIRST = "on_host"
 _ANSWER = "plimsoll.box.answer"
 _TYPING = "class Any: pass\nTYPE_CHECKING = False\n"
-_STAND_INS = dict(zip(STAND_INS, (_TYPING, (_HERE / "light_dataclasses.py").read_text("utf-8")), strict=True))
+_SIGNAL = "from _signal import *\n"
+_IN_THEIR_PLACE = (
+    _TYPING,
+    (_HERE / "light_dataclasses.py").read_text("utf-8"),
+    (_HERE / "light_enum.py").read_text("utf-8"),
+    # the numbers, without the sets of names that are made of them
+    _SIGNAL,
+    (_HERE / "light_re.py").read_text("utf-8"),
+)
+_STAND_INS = dict(zip(STAND_INS, _IN_THEIR_PLACE, strict=True))
 """In place of modules of the standard library, until all of ours are loaded: these may import no other name from
 typing, and what needs the real ones (tomllib does) only in the function that uses it."""
+_BESIDE = ("json.decoder", "json.encoder", "json.scanner", "shlex")
+"""What the box imports there of the standard library and has patterns of its own."""
 _WORD = "plimsoll"
 _COMMAND = (
     "import binascii,marshal,sys,zlib;"
@@ -59,10 +71,36 @@ def first_line() -> str:
     """
     modules = {_FIRST: (_HERE / "on_host.py").read_text("utf-8"), **_STAND_INS, **dict(_needed(_ANSWER, set()))}
     compiled = {name: _compiled(name, source) for name, source in modules.items()}
-    return " ".join((_WORD, sys.implementation.cache_tag, _packed(compiled), _packed(modules)))
+    ready = {**compiled, PATTERNS: _patterns([name for name in modules if name.startswith("plimsoll.")])}
+    return " ".join((_WORD, sys.implementation.cache_tag, _packed(ready), _packed(modules)))
 
 
-def _packed(modules: dict[str, CodeType] | dict[str, str]) -> str:
+def _patterns(names: Iterable[str]) -> dict[tuple[str | bytes, int], tuple[object, ...]]:
+    """Return what the patterns of these modules come to, for `light_re`: by pattern and flags."""
+    known = [importlib.import_module(name) for name in (*names, *_BESIDE)]
+    values = [value for module in known for value in vars(module).values()]
+    # a method that a module has taken off its pattern knows whose it is
+    owners = [getattr(value, "__self__", value) for value in values]
+    found = (value for value in owners if isinstance(value, re.Pattern))
+    return {(p.pattern, _given_flags(p)): _parts(p) for p in found}
+
+
+def _given_flags(pattern: re.Pattern[Any]) -> int:
+    """Return the flags that a pattern was compiled with: of a text's the kind of its letters is understood."""
+    return pattern.flags & ~int(re.UNICODE if isinstance(pattern.pattern, str) else 0)
+
+
+def _parts(pattern: re.Pattern[Any]) -> tuple[object, ...]:
+    """Return what `_sre.compile` takes after the pattern itself, as `re` gives it: the same in all of one version."""
+    compiler: Any = importlib.import_module("re._compiler")
+    parsed: Any = importlib.import_module("re._parser").parse(pattern.pattern, _given_flags(pattern))
+    names = {number: name for name, number in pattern.groupindex.items()}
+    by_number = tuple(names.get(number) for number in range(pattern.groups + 1))
+    code = [int(each) for each in compiler._code(parsed, _given_flags(pattern))]  # noqa: SLF001  # nothing public makes it
+    return pattern.flags, code, pattern.groups, dict(pattern.groupindex), by_number
+
+
+def _packed(modules: dict[str, Any]) -> str:
     return base64.b64encode(zlib.compress(marshal.dumps(modules))).decode()
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import marshal
 import re
 import shlex
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from plimsoll.box import state
 from plimsoll.box.model import Request
 from plimsoll.controls import plan
-from plimsoll.fleet import light_dataclasses, on_host, reader
+from plimsoll.fleet import light_dataclasses, light_enum, light_re, on_host, reader
 from plimsoll.policy import Policy
 
 REQUEST = plan.request(Policy()).to_json()
@@ -69,7 +70,7 @@ def test_what_goes_wrong_there_is_said() -> None:
     assert "Error" in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("module", [on_host, light_dataclasses])
+@pytest.mark.parametrize("module", [on_host, light_dataclasses, light_enum, light_re])
 def test_only_the_standard_library_is_needed_there(module: Any) -> None:  # noqa: ANN401  # a module
     """What goes to a host beside the box imports nothing that does not come with Python."""
     tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
@@ -91,11 +92,65 @@ def test_a_failure_there_can_be_traced(capfd: pytest.CaptureFixture[str]) -> Non
 
 def test_a_pattern_is_compiled_when_it_is_used() -> None:
     """What is wrong with a pattern shows at its first use; a good one finds what it finds elsewhere."""
-    broken, good = on_host.Later("("), on_host.Later("B+", re.IGNORECASE)
+    broken, good = light_re.compile("("), light_re.compile("B+", re.IGNORECASE)
     with pytest.raises(re.error):
         broken.search("a")  # type: ignore[operator]  # it stands for a pattern
     assert good.search("abb").group() == "bb"  # type: ignore[operator]  # as above
     assert good.sub("", "abba") == "aa"  # type: ignore[operator]  # as above
+    # whatever else is asked for is the original's
+    assert light_re.escape("a.b") == "a\\.b"  # type: ignore[operator]  # as above
+    assert (light_re.ASCII, light_re.VERBOSE, light_re.DOTALL) == (re.ASCII, re.VERBOSE, re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        re.compile(r"(?P<key>\w+)\s*=\s*(?P<value>.*)|#(.*)", re.MULTILINE),
+        re.compile(r"b+", re.IGNORECASE),
+        re.compile(rb"[^\w@%+=:,./-]", re.ASCII),
+        re.compile(r" (a) (?:b|c)  # with blanks", re.VERBOSE),
+    ],
+)
+def test_a_pattern_that_is_sent_finds_the_same(pattern: re.Pattern[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made of what the operator's Python has made of it, without being compiled once more."""
+    key = (pattern.pattern, reader._given_flags(pattern))
+    sent = marshal.loads(marshal.dumps({key: reader._parts(pattern)}))  # noqa: S302  # what was made here
+    monkeypatch.setattr(light_re, "READY", sent)
+    monkeypatch.setattr(light_re, "original", lambda: pytest.fail("it is compiled anew"))
+    made: Any = light_re.compile(*key)
+    text = "one = 1\n# two BbB ac\nac=@?" if isinstance(pattern.pattern, str) else b"a b?c"
+    assert [m.groups() for m in made.finditer(text)] == [m.groups() for m in pattern.finditer(text)]
+    assert [m.groupdict() for m in made.finditer(text)] == [m.groupdict() for m in pattern.finditer(text)]
+    assert (made.flags, made.groups, made.groupindex) == (pattern.flags, pattern.groups, pattern.groupindex)
+
+
+LOADED = "import sys; sys.stderr.write(','.join(sorted(sys.modules)))"
+
+
+def test_reading_needs_no_compiler_of_patterns() -> None:
+    """No pattern that a reading meets on any host is missing among those that are sent."""
+    command = [sys.executable, *shlex.split(reader.command())[1:]]
+    command[-1] = command[-1].replace(
+        "n['main'](m)", f"import os; os._exit = lambda code: exec({LOADED!r}); n['main'](m)"
+    )
+    done = answer(reader.first_line(), command)
+    assert "plimsoll.box.answer" in done.stderr
+    assert not {"enum", "re._compiler", "typing"} & set(done.stderr.split(","))
+
+
+def test_texts_with_names() -> None:
+    """A member is its text, is found by it, and by nothing else."""
+
+    class Colour(light_enum.StrEnum):
+        RED = "red"
+        BLUE = "blue"
+
+    blue: Any = Colour.BLUE
+    assert (Colour("red"), blue.value, f"{Colour.RED}") == ("red", "blue", "red")
+    assert json.dumps({Colour.RED: Colour.BLUE}) == '{"red": "blue"}'
+    assert {Colour.RED: 1}["red"] == 1
+    with pytest.raises(ValueError, match="'green' is not a valid Colour"):
+        Colour("green")
 
 
 class Thing:
