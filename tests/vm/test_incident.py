@@ -339,5 +339,5 @@ def test_a_wedge(machine: Machine) -> None:
     found = ask(machine, "--since", _utc(began_s - 60))
     assert found["class"] == "A", found["evidence"]
     gaps = [each for each in found["events"] if each["kind"] == "gap"]
-    assert any(1800 < each["seconds"] < 3600 for each in gaps)
+    assert any(1800 < each["seconds"] < 3600 for each in gaps), found["events"]
     assert any(each["kind"] == "driver_alloc_failure" for each in found["events"])
