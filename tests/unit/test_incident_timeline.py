@@ -333,6 +333,31 @@ def test_a_boot_in_two_logs_is_one() -> None:
     assert found["class"] == "A"
 
 
+RSYSLOG = 'rsyslogd: [origin software="rsyslogd" swVersion="8.2312.0"]'
+
+
+@pytest.mark.parametrize(
+    ("last", "in_order"),
+    [
+        ("systemd[1]: Reached target reboot.target - System Reboot.", True),
+        ("systemd[1]: Reached target shutdown.target - System Shutdown.", True),
+        ("systemd[345]: Reached target shutdown.target - Shutdown.", False),
+        ("systemd-journald[210]: Journal stopped", True),
+        (
+            "systemd-journald[210]: Journal stopped\n2026-09-12T03:00:00+0000 gx10 systemd-journald[310]: Journal started",
+            False,
+        ),
+        (f"{RSYSLOG} exiting on signal 15.", True),
+        (f"{RSYSLOG} exiting on signal 15.\n2026-09-12T03:00:00+0000 gx10 {RSYSLOG} start", False),
+    ],
+)
+def test_a_word_of_a_stop_is_not_always_the_machines(last: str, in_order: bool) -> None:  # a column
+    """A user who logs out, an initrd's journal and a restart of rsyslog end as a machine does that is stopped."""
+    found = answer(_journal(last))
+    assert [event["clean_stop"] for event in found["events"] if event["kind"] == "boot"][-1] is in_order
+    assert bool([event for event in found["events"] if event["kind"] == "gap"]) is not in_order
+
+
 def test_two_boots_in_a_minute_and_a_half_are_two() -> None:
     """A log that is stamped late belongs to the boot before it, and the kernel's own time decides which that is.
 

@@ -21,6 +21,11 @@ _IN_ORDER = re.compile(
     r"|Reached target \S*(?:[Rr]eboot|[Pp]ower-?[Oo]ff|[Hh]alt|[Ss]hutdown)"
     r"|Reached target .*(?:System (?:Reboot|Power Off|Shutdown|Halt))|Journal stopped|exiting on signal 15"
 )
+_USERS_MANAGER = re.compile(r"\bsystemd\[(?!1\])\d+\]: ")
+"""A user's manager reaches its own shutdown.target when its user logs out."""
+_LOGS_ON = re.compile(r"systemd-journald\[\d+\]: Journal started|rsyslogd(?:\[\d+\])?: .*\] start\b")
+_LOGGING_ENDS = re.compile(r"Journal stopped|exiting on signal 15")
+"""As at the end of an initrd, and where rsyslog is restarted: somebody logs again after it."""
 _EARLY = re.compile(r"Booting Linux on physical CPU")
 """What an arm64 kernel says before its version."""
 EARLY_S = 10.0
@@ -158,6 +163,14 @@ def replace_stamp(line: Line, stamp: Stamp) -> Line:
     return line._replace(stamp=stamp)
 
 
+def _stops_in_order(texts: list[str]) -> bool:
+    """Say whether the last lines of a run tell of an orderly stop of the machine."""
+    own = [text for text in texts if not _USERS_MANAGER.search(text)]
+    found = [number for number, text in enumerate(own) if _IN_ORDER.search(text)]
+    logs_on = max((number for number, text in enumerate(own) if _LOGS_ON.search(text)), default=-1)
+    return any(number > logs_on or not _LOGGING_ENDS.search(own[number]) for number in found)
+
+
 def how_it_ended(context: bytes, boot: Stamp) -> tuple[bool | None, Line | None]:
     """Return whether the run before ended in order, and its last line; None where the log cannot tell.
 
@@ -178,7 +191,7 @@ def how_it_ended(context: bytes, boot: Stamp) -> tuple[bool | None, Line | None]
         if (apart := elapsed_s(_wall(line.stamp), _wall(boot))) is None or not 0 <= apart < EARLY_S
     ]
     last = before[-1] if before else None
-    if any(_IN_ORDER.search(text) for text in texts):
+    if _stops_in_order(texts):
         return True, last
     full_log = any(line.program not in (None, "kernel") for line in lines)
     return (False if full_log and last else None), last
