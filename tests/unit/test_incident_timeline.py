@@ -333,6 +333,51 @@ def test_a_boot_in_two_logs_is_one() -> None:
     assert found["class"] == "A"
 
 
+def _starts(*sources: str) -> list[tuple[str, str]]:
+    """Return time and kernel of each start that some logs come to."""
+    found = answer(*sources)
+    return [(event["time"][11:19], event["kernel"]) for event in found["events"] if event["kind"] == "boot"]
+
+
+LINUX = "Linux version 6.8.0-60-generic (b) #1 SMP"
+CLOCK = "rtc_cmos 00:00: setting system clock to 2026-05-01T10:00:01 UTC (1777629601)"
+
+
+@pytest.mark.parametrize(
+    ("dmesg_more", "kernel", "starts"),
+    [
+        ("[   61.000000] cron: fine", "6.8.0-60-generic", 1),
+        ("[   61.000000] Kernel panic - not syncing: hung_task: blocked tasks", "6.8.0-60-generic", 2),
+        ("[   61.000000] cron: fine", "6.11.0-1014-nvidia", 2),
+    ],
+)
+def test_a_late_record_is_not_of_another_start(dmesg_more: str, kernel: str, starts: int) -> None:
+    """After a panic, and with another kernel, it is another one; else rsyslog was 100 s late."""
+    dmesg = _text(f"[    0.000000] {LINUX}", f"[    1.000000] {CLOCK}", dmesg_more)
+    kern = _text(f"2026-05-01T10:01:40+00:00 s kernel: {LINUX.replace('6.8.0-60-generic', kernel)}")
+    assert len(_starts(dmesg, kern)) == starts
+
+
+def test_a_clock_that_was_set_forward() -> None:
+    """What was stamped before lies before the kernel's own time of the same start, as that is reckoned now."""
+    journal = _text(f"-- Boot {'a' * 32} --", f"2026-05-01T10:00:00+0000 s kernel: {LINUX}")
+    kern = _text(
+        f"2026-05-01T10:00:05+00:00 s kernel: [    0.000000] {LINUX}",
+        f"2026-05-01T10:01:40+00:00 s kernel: [  100.000000] {SOFT.format(1)}",
+    )
+    dmesg = _text(f"[    0.000000] {LINUX}", f"[  100.000000] {SOFT.format(1)}")
+    assert len(_starts(journal, kern, dmesg)) == 1
+
+
+def test_starts_closer_than_a_log_is_late() -> None:
+    """Three within a minute are three, told by two logs of which one is 25 s behind."""
+    one, two = (
+        _text(*(f"2026-05-01T10:{at} s kernel: [    0.000000] {LINUX}" for at in times))
+        for times in (("00:00+00:00", "00:20+00:00", "00:40+00:00"), ("00:25+00:00", "00:45+00:00", "01:05+00:00"))
+    )
+    assert [at for at, _ in _starts(one, two)] == ["10:00:00", "10:00:20", "10:00:40"]
+
+
 RSYSLOG = 'rsyslogd: [origin software="rsyslogd" swVersion="8.2312.0"]'
 
 

@@ -126,7 +126,7 @@ def build(sources: Sequence[Findings], now_s: float) -> Timeline:
     clocks = Clocks(ordered, now_s)
     events = [_timed(event, source, clocks) for source in ordered for event in source.events]
     notes = [TimedNote(note, clocks.resolve(note.stamp, source)) for source in ordered for note in source.notes]
-    events = _sorted(_episodes(_without_twins(_sorted(events))))
+    events = _sorted(_episodes(_with_exact_boots(_without_twins(_sorted(events)))))
     notes.sort(key=lambda n: _key(n.moment, n.note.place))
     events = [timed for timed in events if not isinstance(timed.event, Gap) or _counts(timed, events, notes, ordered)]
     platform: dict[str, str] = {}
@@ -184,17 +184,15 @@ def _without_twins(events: list[Timed]) -> list[Timed]:
     for timed in events:
         # by file: a thousand alike in one of them, as in a storm, are not compared with each other
         alike = latest.setdefault((timed.moment.axis, *identity(timed.event)), {})
+        for numbers in alike.values():
+            # what came long before cannot be the same record
+            while numbers and not _near(kept[numbers[0]], timed):
+                numbers.popleft()
         file = timed.event.place.file
         elsewhere = (n for other, numbers in alike.items() if other != file for n in numbers)
-        twins = (n for n in elsewhere if _near(kept[n], timed) and _is_twin(kept[n], timed))
-        # of two boots that a late record could be of, it is of the one that came right before it
-        twin = max(twins, default=None) if isinstance(timed.event, Boot) else next(twins, None)
+        twin = next((n for n in elsewhere if _near(kept[n], timed) and _is_twin(kept[n], timed)), None)
         if twin is None:
-            here = alike.setdefault(file, deque())
-            # what came long before cannot be the same record
-            while here and not _near(kept[here[0]], timed):
-                here.popleft()
-            here.append(len(kept))
+            alike.setdefault(file, deque()).append(len(kept))
             kept.append(timed)
         else:
             kept[twin] = _merged(kept[twin], timed)
@@ -208,7 +206,7 @@ def _near(earlier: Timed, later: Timed) -> bool:
 
 
 def _same_record_s(event: Event) -> float:
-    return LATE_BOOT_S if isinstance(event, Boot) else SAME_RECORD_S
+    return SAME_BOOT_S if isinstance(event, Boot) else SAME_RECORD_S
 
 
 def _is_twin(one: Timed, other: Timed) -> bool:
@@ -216,8 +214,24 @@ def _is_twin(one: Timed, other: Timed) -> bool:
     files = {one.event.place.file, *(place.file for place in one.event.again)}
     if other.event.place.file in files or one.moment.at_s is None or other.moment.at_s is None:
         return False
-    if isinstance(one.event, Boot):
-        return _is_same_boot(_is_exact(one), _is_exact(other), other.moment.at_s - one.moment.at_s)
+    if isinstance(one.event, Boot) and isinstance(other.event, Boot):
+        limit_s = SAME_RECORD_S if _is_exact(one) else SAME_BOOT_S
+        is_alike = _is_exact(one) is _is_exact(other) and _may_be_one_kernel(one.event, other.event)
+        return is_alike and other.moment.at_s - one.moment.at_s <= limit_s
+    return _may_be_one_unit(one.event, other.event) and _is_same_record(one, other)
+
+
+def _may_be_one_unit(one: Event, other: Event) -> bool:
+    """Say whether two kills may be of one unit: two users may each have one of that name."""
+    if not isinstance(one, UserspaceKill) or not isinstance(other, UserspaceKill):
+        return True
+    short, long = sorted((f"/{event.victim.unit or ''}" for event in (one, other)), key=len)
+    return long.endswith(short)
+
+
+def _is_same_record(one: Timed, other: Timed) -> bool:
+    assert one.moment.at_s is not None  # noqa: S101  # the caller has looked
+    assert other.moment.at_s is not None  # noqa: S101  # as above
     first, second = one.event.stamp.uptime_s, other.event.stamp.uptime_s
     if first is not None and second is not None and abs(first - second) < SAME_STAMP_S:
         return True
@@ -235,11 +249,44 @@ def _is_exact(timed: Timed) -> bool:
     return timed.event.stamp.wall_s is None and timed.event.stamp.uptime_s is not None
 
 
-def _is_same_boot(is_exact: bool, later_is_exact: bool, later_by_s: float) -> bool:  # of one kind and in order
-    """Say whether two records of a start are of one: a stamped one is late, and never early."""
-    if later_is_exact:
-        return later_by_s <= SAME_RECORD_S
-    return later_by_s <= (LATE_BOOT_S if is_exact else SAME_BOOT_S)
+def _may_be_one_kernel(one: Boot, other: Boot) -> bool:
+    """Say whether two starts may be of one kernel: who has logged in is listed with a name that is cut off."""
+    names = sorted((one.kernel or "", other.kernel or ""), key=len)
+    return names[1].startswith(names[0])
+
+
+def _with_exact_boots(events: list[Timed]) -> list[Timed]:
+    """Put each start whose time is the kernel's own to the stamped record of it, which is late.
+
+    How late differs: of two starts that a stamped record could be of, it is of the one before it; and it is early only
+    where the clock was set forward meanwhile.
+    """
+    boots = [n for n, timed in enumerate(events) if isinstance(timed.event, Boot) and timed.moment.axis == "wall"]
+    stamped = [n for n in boots if not _is_exact(events[n])]
+    joined: dict[int, Timed] = {}
+    for exact in (n for n in boots if _is_exact(events[n])):
+        lags = {n: lag for n in stamped if (lag := _lag_s(events[exact], events[n], events)) is not None}
+        if lags:
+            best = min(lags, key=lambda n: (lags[n] < -SAME_RECORD_S, abs(lags[n])))
+            joined[exact] = _merged(events[exact], events[best])
+            stamped.remove(best)
+    gone = set(boots) - set(stamped) - {n for n in boots if _is_exact(events[n])}
+    return [joined.get(n, timed) for n, timed in enumerate(events) if n not in gone]
+
+
+def _lag_s(exact: Timed, stamped: Timed, events: Iterable[Timed]) -> float | None:
+    """Return by how much a record of a start would be late; None where it is one of another."""
+    if exact.moment.at_s is None or stamped.moment.at_s is None:
+        return None
+    assert isinstance(exact.event, Boot)  # noqa: S101  # both are
+    assert isinstance(stamped.event, Boot)  # noqa: S101  # as above
+    lag_s = stamped.moment.at_s - exact.moment.at_s
+    files = [{timed.event.place.file, *(p.file for p in timed.event.again)} for timed in (exact, stamped)]
+    if not -SAME_BOOT_S <= lag_s <= LATE_BOOT_S or files[0] & files[1]:
+        return None
+    first_s, last_s = sorted((exact.moment.at_s, stamped.moment.at_s))
+    died = any(isinstance(t.event, Panic) and first_s < (t.moment.at_s or 0.0) < last_s for t in events)
+    return None if died or not _may_be_one_kernel(exact.event, stamped.event) else lag_s
 
 
 def _richness(event: Event) -> tuple[int, int]:
@@ -255,6 +302,12 @@ def _merged(one: Timed, other: Timed) -> Timed:
         known = [boot.clean_stop for boot in (better.event, lesser.event) if boot.clean_stop is not None]
         changes |= {"kernel": better.event.kernel or lesser.event.kernel, "clean_stop": known[0] if known else None}
         changes["stamp"], better = one.event.stamp, replace(better, moment=one.moment)
+    if isinstance(better.event, UserspaceKill) and isinstance(lesser.event, UserspaceKill):
+        # the service manager alone counts them, and systemd-oomd alone knows the whole path
+        victims = [event.victim for event in (better.event, lesser.event)]
+        longest = max((victim.unit or "" for victim in victims), key=len)
+        processes = next((victim.processes for victim in victims if victim.processes is not None), None)
+        changes["victim"] = replace(better.event.victim, unit=longest or None, processes=processes)
     return replace(better, event=replace(better.event, **changes))
 
 

@@ -1,7 +1,8 @@
 """What userspace says of memory: earlyoom 1.3 to 1.8, systemd-oomd, Ray, dockerd, unit results."""
 
 import re
-from dataclasses import replace
+from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.box.incident.model import Line, Target, UserspaceKill
@@ -11,6 +12,7 @@ from plimsoll.box.incident.sink import Sink, within
 KIB_PER_MIB = 1024
 FOLLOWS_S = 60.0
 """earlyoom waits up to 10 s for a victim; a manager says what became of a unit within seconds."""
+MAX_OOMD_KILLS = 64
 MIN_UNIT_CHARACTERS = 8
 """Somebody who shortens a cgroup's path leaves at least its end."""
 LOW_PERCENT = 5.0
@@ -72,6 +74,25 @@ def _float(text: str) -> float:
     return float(text.replace(",", "."))
 
 
+@dataclass
+class _OomdKill:
+    """A kill by systemd-oomd, of which it tells itself, and so does the manager of the unit."""
+
+    line: Line
+    number: int | None
+    unit: str
+    by_oomd: bool = False
+    by_manager: bool = False
+    is_marked: bool = False
+    processes: int | None = None
+
+
+def _is_unit_of(unit: str, cgroup: str) -> bool:
+    """Say whether a unit's name ends the path of a cgroup, of which somebody may have left out the middle."""
+    _before, shortened, end = cgroup.rpartition("…")
+    return end.endswith(unit[-MIN_UNIT_CHARACTERS:]) if shortened else f"/{cgroup}".endswith(f"/{unit}")
+
+
 class Userspace:
     """Reads programs' lines."""
 
@@ -85,7 +106,7 @@ class Userspace:
         self._dry = False
         self._last: tuple[Line, int | None] | None = None
         """The last kill by earlyoom, to which what follows belongs."""
-        self._oomd: tuple[Line, int | None] | None = None
+        self._oomd: deque[_OomdKill] = deque(maxlen=MAX_OOMD_KILLS)
 
     def read(self, line: Line) -> bool:
         """Take a line that a known program wrote, or that can only be one of its."""
@@ -226,26 +247,25 @@ class Userspace:
             return False
         return True
 
-    def _oomd_before(self, line: Line) -> tuple[int | None, UserspaceKill] | None:
-        """Return the last kill of systemd-oomd, where a line may be of it too."""
-        if self._oomd is None or self._oomd[1] is None or not within(self._oomd[0].stamp, line.stamp, FOLLOWS_S):
-            return None
-        known = self._sink.events[self._oomd[1]]
-        return (self._oomd[1], known) if isinstance(known, UserspaceKill) else None
+    def _oomd_kills(self, line: Line) -> list["_OomdKill"]:
+        """Return the kills that a line may be of, the oldest first."""
+        return [kill for kill in self._oomd if within(kill.line.stamp, line.stamp, FOLLOWS_S)]
 
     def _oomd_kill(self, line: Line, unit: str, reason: str, outcome: str) -> None:
         """Keep a kill; since version 258 a cgroup is marked first, and then killed."""
-        number, known = self._oomd_before(line) or (None, None)
-        if known and known.victim.unit == unit and known.outcome == "unknown":
-            self._sink.amend(number, outcome=outcome)
-            return
-        if known and not known.reason and known.victim.unit and unit.endswith(f"/{known.victim.unit}"):
-            # the service manager was the first to say so
-            self._sink.amend(number, victim=replace(known.victim, unit=unit), reason=reason)
-            return
+        for kill in self._oomd_kills(line):
+            if kill.is_marked and kill.unit == unit:
+                kill.is_marked = False
+                self._sink.amend(kill.number, outcome=outcome)
+                return
+            if kill.by_manager and not kill.by_oomd and unit.endswith(f"/{kill.unit}"):
+                # the service manager was the first to say so
+                kill.unit, kill.by_oomd, kill.is_marked = unit, True, outcome == "unknown"
+                self._sink.amend(kill.number, victim=Target(unit=unit, processes=kill.processes), reason=reason)
+                return
         target = Target(unit=unit)
         number = self._kill(line, "systemd-oomd", target, signal="SIGKILL", reason=reason, outcome=outcome)
-        self._oomd = line, number
+        self._oomd.append(_OomdKill(line, number, unit, by_oomd=True, is_marked=outcome == "unknown"))
 
     def _systemd(self, line: Line) -> bool:
         if line.program not in (None, "systemd"):
@@ -275,13 +295,14 @@ class Userspace:
 
     def _oomd_unit(self, line: Line, unit: str, processes: int | None) -> None:
         """Put the number of processes to the kill of that cgroup; alone it is a kill of its own."""
-        number, known = self._oomd_before(line) or (None, None)
-        if known and (known.victim.unit or "").rpartition("…")[2].endswith(unit[-MIN_UNIT_CHARACTERS:]):
-            victim = Target(unit=known.victim.unit, processes=processes)
-            self._sink.amend(number, victim=victim, outcome="killed")
-        else:
-            victim = Target(unit=unit, processes=processes)
-            self._oomd = line, self._kill(line, "systemd-oomd", victim, signal="SIGKILL", outcome="killed")
+        for kill in self._oomd_kills(line):
+            if not kill.by_manager and _is_unit_of(unit, kill.unit):
+                kill.by_manager = True
+                self._sink.amend(kill.number, victim=Target(unit=kill.unit, processes=processes), outcome="killed")
+                return
+        victim = Target(unit=unit, processes=processes)
+        number = self._kill(line, "systemd-oomd", victim, signal="SIGKILL", outcome="killed")
+        self._oomd.append(_OomdKill(line, number, unit, by_manager=True, processes=processes))
 
     # Ray, Docker, others
 
