@@ -17,6 +17,12 @@ EARLYOOM = "/etc/default/earlyoom"
 RELOAD = "systemctl daemon-reload"
 APPLY = "sysctl -q kernel.sysrq=1"
 SSH_MIN = "echo 67108864 >/sys/fs/cgroup/system.slice/ssh.service/memory.min"
+# While it is disabled its alias sshd.service is a unit of its own, which does not exist; when it is enabled, systemd 257
+# may put that one's state over the running service's, and take it for dead while it runs.
+ENABLE = (
+    "systemctl enable -q ssh.service; systemctl is-active -q ssh.service || "
+    f"{{ pkill -x sshd; systemctl start ssh.service; {SSH_MIN}; }}"
+)
 
 
 ALL_OF_THE_KERNEL = {
@@ -117,7 +123,7 @@ UNITS = [
               for unit in ("dbus", "systemd-logind", "systemd-networkd", "rsyslog")}},
           "echo 201326592 >/sys/fs/cgroup/system.slice/memory.min"),
     Drift("sshd is not started at boot", "systemctl disable -q ssh.service",
-          {"sshd/running:ssh.service": "unpersisted *"}, "systemctl enable -q ssh.service"),
+          {"sshd/running:ssh.service": "unpersisted *"}, ENABLE),
     Drift("the watch over the settings is off", "systemctl disable -q --now plimsoll-verify.timer",
           {"box/plimsoll-verify.timer": "drifted *"}, "systemctl enable -q --now plimsoll-verify.timer"),
 ]  # fmt: skip
