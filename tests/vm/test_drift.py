@@ -18,9 +18,9 @@ RELOAD = "systemctl daemon-reload"
 APPLY = "sysctl -q kernel.sysrq=1"
 SSH_MIN = "echo 67108864 >/sys/fs/cgroup/system.slice/ssh.service/memory.min"
 # While it is disabled its alias sshd.service is a unit of its own, which does not exist; when it is enabled, systemd
-# 257 may put that one's state over the running service's, and take it for dead while it runs.
+# 257 may put that one's state over the running service's at a later reload, and take it for dead while it runs.
 ENABLE = (
-    "systemctl enable -q ssh.service; systemctl is-active -q ssh.service || "
+    f"systemctl enable -q ssh.service; {RELOAD}; {RELOAD}; systemctl is-active -q ssh.service || "
     f"{{ pkill -x sshd; systemctl start ssh.service; {SSH_MIN}; }}"
 )
 
