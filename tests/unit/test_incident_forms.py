@@ -354,3 +354,12 @@ def test_soft_lines_of_a_healthy_box_are_no_incident() -> None:
     found = answer(b"".join(days))
     assert found["class"] is None
     assert sum(event["count"] for event in found["events"]) == 4200
+
+
+def test_a_recording_below_many_comments() -> None:
+    """Who keeps a recording for others says first where it comes from, in more than a line or two."""
+    comments = "".join(f"# line {number} of what somebody has to say\n" for number in range(8))
+    rows = "t,psi_full_avg10,free_GB,cuda_procs\n00:00:02,0.0,60.8,2\n00:02:03,19.3,3.8,23\n00:03:54,92.4,46.0,14\n"
+    found = answer(comments + rows)
+    assert found["class"] == "A"
+    assert any("cuda_procs 2 to 23" in note["text"] for note in found["notes"])

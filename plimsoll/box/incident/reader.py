@@ -46,7 +46,7 @@ SAME_BOOT_S = 30.0
 ANEW_S = 20.0
 """Processors write into the kernel's log beside each other, but not by seconds."""
 FULL_LINES = 20
-_HEADING_LINES = 5
+_HEADING_LINES = 12
 _RULE = re.compile(r"[\s|:+-]*")
 _HEAD_LINES = 300
 """So many lines show whether anybody but the kernel writes to a log."""
