@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -62,15 +63,33 @@ def parse(words: Sequence[str], default_port: int) -> Call:
 # --- the process that holds the memory --------------------------------------------------------------
 
 
+def at_sigterm(act: Callable[[], object]) -> None:
+    """Do it at the first SIGTERM, in a thread of its own, whatever the others do then.
+
+    A handler would run in the main thread, which learns of a signal only from a call that is interrupted: one that
+    comes just before the call is seen after it, and these calls wait for ever. Comes before every other thread.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    def wait() -> None:
+        signal.sigwait([signal.SIGTERM])
+        act()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def end_when_asked(ends_after_s: float | None) -> None:
     """End so long after SIGTERM, in the middle of whatever is done then; None: never."""
     if ends_after_s is None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return
-    # an interval of 0 would stop the clock
-    delay_s = max(ends_after_s, 0.001)
-    signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
-    signal.signal(signal.SIGTERM, lambda *_: signal.setitimer(signal.ITIMER_REAL, delay_s))
+    delay_s = ends_after_s
+
+    def end() -> None:
+        time.sleep(delay_s)
+        os._exit(0)
+
+    at_sigterm(end)
 
 
 def memory_of(plan: Plan) -> Memory:
@@ -80,7 +99,6 @@ def memory_of(plan: Plan) -> Memory:
 
 def live(plan: Plan, directory: Path, tell: Callable[[State], None]) -> NoReturn:
     """Live by the plan until somebody ends this process."""
-    end_when_asked(plan.ends_after_s)
     total_bytes = memory_total_bytes(Path("/proc/meminfo").read_text())
     weights = directory / WEIGHTS
     # unbuffered: the page cache is what is to be filled, not this process
@@ -191,22 +209,26 @@ def run_whole(kind: Kind, words: Sequence[str]) -> NoReturn:
     """One process that answers and holds the memory."""
     titles.take([kind.name, *words], kind.name)
     call = parse(words, kind.port)
+    plan = read_plan(call.directory)
+    end_when_asked(plan.ends_after_s)
     server = Server(kind, call)
     server.become("loading")
-    end_by_plan(read_plan(call.directory), call.directory, server.become)
+    end_by_plan(plan, call.directory, server.become)
 
 
 def run_worker(kind: Kind, directory: Path, descriptor: int) -> NoReturn:
     """The process that holds the memory for another, which it tells its states."""
     titles.die_with_parent()
     titles.take([kind.worker], kind.worker)
+    plan = read_plan(directory)
+    end_when_asked(plan.ends_after_s)
     with os.fdopen(descriptor, "w") as pipe:
 
         def tell(state: State) -> None:
             pipe.write(f"{state}\n")
             pipe.flush()
 
-        end_by_plan(read_plan(directory), directory, tell)
+        end_by_plan(plan, directory, tell)
 
 
 def end_by_plan(plan: Plan, directory: Path, tell: Callable[[State], None]) -> NoReturn:
@@ -224,21 +246,23 @@ def answer_for_worker(kind: Kind, call: Call, plan: Plan) -> NoReturn:
     argv = titles.command(program(), [kind.worker])
     worker = subprocess.Popen(argv, env=titles.environment(program(), role), pass_fds=[writing])
     os.close(writing)
-    ending = False
+    ending = threading.Event()
 
-    def pass_on(*_: object) -> None:
-        nonlocal ending
-        ending = True
+    def pass_on() -> None:
+        ending.set()
         worker.send_signal(signal.SIGTERM)
 
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if plan.ends_after_s is None else pass_on)
+    if plan.ends_after_s is None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    else:
+        at_sigterm(pass_on)
     server = Server(kind, call)
     for state in states(reading):
         server.become(state)
     status = worker.wait()
-    if not ending:
+    if not ending.is_set():
         print(f"{kind.worker} has ended with {status}", file=sys.stderr, flush=True)
-    sys.exit(0 if ending else 1)
+    sys.exit(0 if ending.is_set() else 1)
 
 
 def states(descriptor: int) -> Iterator[State]:
@@ -256,6 +280,7 @@ def run_ordinary(words: Sequence[str]) -> NoReturn:
         plan = read_plan(directory)
     except (OSError, ValueError) as error:
         sys.exit(f"{ORDINARY}: {error}")
+    end_when_asked(plan.ends_after_s)
     live(plan, directory, lambda _state: None)
 
 

@@ -6,10 +6,11 @@
  *
  * Its command line is the model server's. What it does is in the environment, in LAB_ENGINE_PLAN:
  *
- *	COMM WORKER ENGINE ENDS_AFTER_MS WEIGHTS
+ *	COMM WORKER ENGINE ENDS_AFTER_MS ASKS_AGAIN_MS WEIGHTS
  *	BYTES BYTES_PER_S READ_BYTES HOLD_MS GIVES_BACK		(a line for each phase)
  *
- * ENGINE is a number of enum fakegb10_engine. ENDS_AFTER_MS counts from SIGTERM; below 0 it is ignored.
+ * ENGINE is a number of enum fakegb10_engine. ENDS_AFTER_MS counts from SIGTERM; below 0 it is ignored. ASKS_AGAIN_MS
+ * is how long it waits when the driver has refused.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,12 +29,11 @@
 
 #define PAGE		4096ULL
 #define SLICE		(16ULL << 20)	/* reading and growing take turns, as with a checkpoint's shards */
-#define ASK_AGAIN_US	130000		/* frameworks ask anew: about 920 of the driver's lines a minute, two each */
 
 struct plan {
 	char comm[16], worker[32], weights[256];
 	unsigned int engine;
-	long ends_after_ms;
+	long ends_after_ms, asks_again_ms;
 	const char *phases;
 };
 
@@ -88,22 +88,23 @@ static void read_weights(int file, unsigned long long bytes)
 }
 
 /* Takes all of it, however long the driver refuses. */
-static void grow(int device, unsigned int engine, unsigned long long bytes, unsigned long long bytes_per_s)
+static void grow(int device, const struct plan *plan, unsigned long long bytes, unsigned long long bytes_per_s)
 {
 	bytes = (bytes + PAGE - 1) / PAGE * PAGE;
 	while (bytes) {
-		struct fakegb10_alloc request = { .bytes = bytes, .bytes_per_s = bytes_per_s, .engine = engine };
+		struct fakegb10_alloc request = { .bytes = bytes, .bytes_per_s = bytes_per_s,
+						   .engine = plan->engine };
 
 		if (!ioctl(device, FAKEGB10_ALLOC, &request))
 			bytes -= request.got;
 		else if (errno == ENOMEM)
-			usleep(ASK_AGAIN_US);
+			usleep(plan->asks_again_ms * 1000);
 		else if (errno != EINTR)
 			die("/dev/fakegb10");
 	}
 }
 
-static void run_phase(const struct phase *phase, int device, unsigned int engine, int weights)
+static void run_phase(const struct phase *phase, int device, const struct plan *plan, int weights)
 {
 	unsigned long long slices = (phase->read_bytes + SLICE - 1) / SLICE, number;
 	struct timespec hold = { .tv_sec = phase->hold_ms / 1000, .tv_nsec = phase->hold_ms % 1000 * 1000000 };
@@ -114,13 +115,13 @@ static void run_phase(const struct phase *phase, int device, unsigned int engine
 		lseek(weights, 0, SEEK_SET);
 	for (number = 0; number < slices; number++) {
 		read_weights(weights, phase->read_bytes / slices);
-		grow(device, engine, phase->bytes * (number + 1) / slices - phase->bytes * number / slices,
+		grow(device, plan, phase->bytes * (number + 1) / slices - phase->bytes * number / slices,
 		     phase->bytes_per_s);
 	}
 	while (nanosleep(&hold, &hold) && errno == EINTR)
 		;
 	if (phase->gives_back) {
-		struct fakegb10_free request = { .bytes = phase->bytes / PAGE * PAGE, .engine = engine };
+		struct fakegb10_free request = { .bytes = phase->bytes / PAGE * PAGE, .engine = plan->engine };
 
 		if (request.bytes && ioctl(device, FAKEGB10_FREE, &request))
 			die("/dev/fakegb10");
@@ -147,7 +148,7 @@ static void hold_memory(const struct plan *plan)
 			fprintf(stderr, "this is no phase: %s\n", line);
 			_exit(2);
 		}
-		run_phase(&phase, device, plan->engine, weights);
+		run_phase(&phase, device, plan, weights);
 	}
 	for (;;)
 		pause();
@@ -187,8 +188,8 @@ int main(int argc, char **argv)
 
 	/* a process's name has 15 characters at most; "-" is a server without a worker */
 	if (argc < 2 || !text ||
-	    sscanf(text, "%15s %31s %u %ld %255s%n", plan.comm, plan.worker, &plan.engine, &plan.ends_after_ms,
-		   plan.weights, &begin) != 5 || !begin) {
+	    sscanf(text, "%15s %31s %u %ld %ld %255s%n", plan.comm, plan.worker, &plan.engine, &plan.ends_after_ms,
+		   &plan.asks_again_ms, plan.weights, &begin) != 6 || !begin) {
 		fprintf(stderr, "engine: LAB_ENGINE_PLAN holds no plan\n");
 		return 2;
 	}

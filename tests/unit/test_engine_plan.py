@@ -213,12 +213,12 @@ def test_the_small_server_is_told_the_same_plan() -> None:
     spike = Phase("spike", grow_percent=1, percent_per_s=0, hold_s=2.5, gives_back=True, times=2)
     text = small.plan_text(Plan((load, spike)), KINDS["vllm"], TOTAL, "/m/weights")
     assert text.splitlines() == [
-        "vllm VLLM::EngineCore 1 2000 /m/weights",
+        "vllm VLLM::EngineCore 1 2000 130 /m/weights",
         f"{300 * MIB} {100 * MIB} {200 * MIB} 0 0",
         *[f"{10 * MIB} 0 0 2500 1"] * 2,
     ]
     deaf = small.plan_text(Plan((load,), ends_after_s=None), KINDS["llama-server"], TOTAL, "/w")
-    assert deaf.splitlines()[0] == "llama-server - 0 -1 /w"
+    assert deaf.splitlines()[0] == "llama-server - 0 -1 130 /w"
 
 
 @pytest.mark.parametrize("change", [{"memory": "ordinary"}, {"when_refused": "exit"}, {"lie": "healthy while stuck"}])

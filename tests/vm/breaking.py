@@ -88,8 +88,13 @@ print(json.dumps({
 """
 
 
+SETTLED = "! systemctl list-units --all --no-legend --state=activating,deactivating 'plimsoll-*' | grep ."
+"""A change to our files lets plimsoll-verify run for some seconds, which is over when nobody changes anything."""
+
+
 def manifest(machine: Machine) -> Manifest:
-    """Return all of a machine that a deploy could touch and a revert has to put back."""
+    """Return all of a machine that a deploy could touch and a revert has to put back, once our units have settled."""
+    machine.wait_until_succeeds(SETTLED, MANIFEST_TIMEOUT_S)
     result = machine.run("python3 -I -", MANIFEST_TIMEOUT_S, stdin=_SURVEY.encode())
     assert result.rc == 0, result.err
     found: Manifest = json.loads(result.out)
