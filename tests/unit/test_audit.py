@@ -96,6 +96,20 @@ def test_this_machine_is_never_reached_over_ssh(tmp_path: Path, monkeypatch: pyt
     assert host.policy.values == {"kernel/kernel.sysrq": 1}
 
 
+def test_a_name_that_may_be_mistyped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is a host of its own, and the nearest host or group is named; others, and this machine, are as they are."""
+    (tmp_path / "hosts.yml").write_text("groups: {sparks: {hosts: [gx10]}}\nhosts: {gx10: {}}\n")
+    inventory = load(tmp_path / "hosts.yml")
+    assert [host.name for host in targets.resolve(["spark", "gx10", "sparks", "desk", "@local"], inventory)] == [
+        "spark", "gx10", "desk", "@local",
+    ]  # fmt: skip
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("'spark' is not in ")
+    assert said.endswith("hosts.yml, so it gets the default policy; did you mean 'sparks'?")
+    assert targets.resolve_one("gx1O", inventory).name == "gx1O"
+    assert "did you mean 'gx10'?" in capsys.readouterr().err
+
+
 # --- where it goes ----------------------------------------------------------------------------------
 
 
