@@ -54,15 +54,15 @@ lint: setup
 # Two at a time: a test in an emulated machine keeps 0.7 to 1.2 of two cores busy, and waits the rest of its time.
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 # A machine that freezes answers no login; so does one for whom two others leave no processor.
-ALONE := $(BIN)/pytest -n 1 --dist loadgroup -m alone
+ALONE := $(BIN)/pytest -n 1 --dist loadgroup
 
 test: lint test-packages
 	$(PYTEST) -m "not slow and not bench and not alone"
-	$(ALONE)
+	$(ALONE) -m "alone and not slow"
 
 # Can be interrupted and repeated: what has passed for the same files is not run again.
 test-long: lint test-packages
-	$(PYTEST) -m "not bench and not alone" --resume; status=$$?; $(ALONE) --resume || status=$$?; \
+	$(PYTEST) -m "not bench and not alone" --resume; status=$$?; $(ALONE) -m alone --resume || status=$$?; \
 		$(BIN)/python -m tests.report && exit $$status
 
 # On a machine that does nothing else. What a deploy is compared with has an environment of its own.

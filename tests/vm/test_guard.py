@@ -79,6 +79,7 @@ def records(machine: Machine, kind: str) -> list[dict[str, Any]]:
     return [each for each in found if each["kind"] == kind]
 
 
+@pytest.mark.alone
 def test_an_over_commit_is_stopped(guarded: Machine, regime: str) -> None:
     """Every fresh login comes back within 10 s, the engine is killed by the guard, and the kernel kills nobody."""
     start(guarded, OVER_COMMIT)

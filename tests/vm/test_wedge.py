@@ -18,7 +18,7 @@ from lab.wedge.results import Run
 from lab.wedge.scenarios import SCENARIOS, STEADY
 from plimsoll.box import engines
 
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.vm, pytest.mark.alone, pytest.mark.timeout(1800)]
 
 QUIET = Progress(quiet=True)
 SHORT_WINDOW_S = 25.0
@@ -26,7 +26,7 @@ SHORT_WINDOW_S = 25.0
 
 
 def measured(case: Case) -> Run:
-    """Make one run, of which only the load of this host may say that it does not count: other tests run beside it."""
+    """Make one run, of which only the load of this host may say that it does not count."""
     run = runner.run(case, cases.fingerprint(case, "test"), QUIET)
     assert not run["discarded"] or run["discarded"].startswith("this host"), run["discarded"]
     return run
@@ -37,7 +37,6 @@ def samples_of(run: Run) -> list[Sample]:
     return [Sample(*values) for values in run["samples"]]
 
 
-@pytest.mark.alone
 def test_a_stock_machine_freezes(monkeypatch: pytest.MonkeyPatch) -> None:
     """In regime C no login comes back; it is recorded all the while, and console, kern.log and journal are read."""
     monkeypatch.setattr(runner, "WINDOW_S", SHORT_WINDOW_S)
