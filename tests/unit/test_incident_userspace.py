@@ -57,8 +57,8 @@ def test_earlyoom_fails(line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "rss_mib"),
     [
-        ('killing process 77 "tail x" with signal 15: badness 550, VmRSS 7 MiB', None),
-        ("Killing process 'tail x' with signal 15, pid: 77, badness: 538, VmRSS: 3 MiB", None),
+        ('killing process 77 "tail x" with signal 15: badness 550, VmRSS 7 MiB', 7),
+        ("Killing process 'tail x' with signal 15, pid: 77, badness: 538, VmRSS: 3 MiB", 3),
         ('sending SIGTERM to process 77 "tail x": badness 209, VmRSS 9 MiB', 9),
         ('sending SIGTERM to process 77 uid 5 "tail x": oom_score 11, oom_score_adj 0, VmRSS 9 MiB, cmdline "a"', 9),
         ('Jun 12 06:39:16: sending SIGTERM to process 77 uid 5 "tail x": badness 7, VmRSS 9 MiB', 9),

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.vm, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 PLIMSOLL = (sys.executable, "-c", "from plimsoll.fleet.cli import main; main()")
-OURS = "/etc/sysctl.d/zz-plimsoll.conf"
+DIRECTORY = "/etc/sysctl.d"
+OURS = f"{DIRECTORY}/zz-plimsoll.conf"
 LEDGER = "/var/lib/plimsoll/ledger.json"
 
 
@@ -94,19 +95,31 @@ def assert_done(fleet: Fleet) -> None:
 def test_a_canary_that_fails_spares_the_others(fleet: Fleet) -> None:
     """A file cannot be written on the canary: one line says so, the second is not touched; mended, both are done."""
     canary, second = fleet.canary, fleet.second
-    canary.succeed(f"mkdir -p {OURS}/in-the-way")
+    canary.succeed(f"chattr +i {DIRECTORY}")
     code, found = fleet.run("--yes", "--soak", "10s", "--canary", canary.name)
     assert code == 2
     assert found["stopped"] == f"the canary {canary.name} failed"
     detail = found["hosts"][canary.name]["detail"]
-    assert OURS in detail
+    assert DIRECTORY in detail
     assert detail.endswith("a fresh login works")
     assert found["hosts"][second.name]["phase"] == "waiting"
     assert_untouched(second)
-    canary.succeed(f"rmdir {OURS}/in-the-way {OURS}; flock -n /run/plimsoll/operator.lock true")
+    canary.succeed(f"chattr -i {DIRECTORY}; flock -n /run/plimsoll/operator.lock true")
     code, found = fleet.run("--resume")
     assert (code, found["resumable"]) == (0, False)
     assert_done(fleet)
+
+
+def test_a_canary_whose_state_cannot_be_read(fleet: Fleet) -> None:
+    """It is left out before anything is done, with the reason, and the second is not touched."""
+    fleet.canary.succeed(f"mkdir -p {OURS}/in-the-way")
+    with fleet.start("--yes", "--canary", fleet.canary.name) as process:
+        out, err = process.communicate(timeout=deploying.DEPLOY_TIMEOUT_S)
+    assert (process.returncode, out) == (4, "")
+    assert f"--canary {fleet.canary.name}: it is left out: " in err
+    assert OURS in err
+    for machine in (fleet.canary, fleet.second):
+        machine.fail(f"ls {LEDGER}")
 
 
 def test_a_canary_that_loses_power_in_the_middle(fleet: Fleet) -> None:

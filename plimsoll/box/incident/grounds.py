@@ -39,6 +39,18 @@ _STUCK = re.compile(r"Timer expired|did not exit")
 """What earlyoom says of a victim that does not die within 10 s."""
 
 
+_RECLAIM = re.compile(
+    r"(?:shrink_|try_to_free|do_try_to_free|__alloc_pages|alloc_pages|__perform_reclaim|balance_pgdat|kswapd|evict_"
+    r"|wait_iff_congested|congestion_wait|reclaim_throttle|throttle_direct_reclaim|compact_|swap_|do_swap|folio_wait"
+    r"|io_schedule|.*\[nvidia)"
+)
+"""Frames of a task that waits for memory: its own reclaim, or a page that has to come back from the disk."""
+_OF_MEMORY = (
+    "low_and_idle", "memory_fall", "memory_stall", "memory_report", "allocation_failure", "allocation_stall",
+    "journal_pressure",
+)  # fmt: skip
+
+
 class Ground(NamedTuple):
     """One reason for a class; a weight below 0 speaks against it."""
 
@@ -107,6 +119,7 @@ def kills(group: Group) -> Iterator[Ground]:
         # ten minutes went by within the report
         told = kill.scope is not None and kill.victim is not None
         whom = f"took {kill.victim.comm} ({kill.victim.pid})" if kill.victim else "was called; the record has no victim"
+        whom = "found nobody whom it may kill" if kill.outcome == "nobody_found" else whom
         text = f"the kernel's OOM killer {whom}" + (
             "" if kill.scope else "; whether for want of the host's memory, it does not say"
         )
@@ -131,7 +144,8 @@ def hung(group: Group) -> Iterator[Ground]:
     longest = max((task.seconds or 0 for task in tasks), default=0)
     told = f" for up to {longest} s" if longest else ""
     after_kill = bool(host_kills(group))
-    yield Ground("B" if after_kill else "A", 0.25, f"{names} hung{told}", tasks[0].place)
+    weight = 0.25 if _speaks_of_memory(group) else 0.15
+    yield Ground("B" if after_kill else "A", weight, f"{names} hung{told}", tasks[0].place)
     victims = {kill.victim.comm for kill in host_kills(group) if kill.victim}
     for task in tasks:
         if task.owner is None:
@@ -141,7 +155,16 @@ def hung(group: Group) -> Iterator[Ground]:
         break
     inside = next((task for task in tasks if any("[nvidia" in frame for frame in task.frames)), None)
     if inside:
-        yield Ground("F", 0.3, f"{inside.task.comm} was stuck inside the driver ({inside.frames[0]})", inside.place)
+        where = next(frame for frame in inside.frames if "[nvidia" in frame)
+        yield Ground("F", 0.3, f"{inside.task.comm} was stuck inside the driver ({where})", inside.place)
+
+
+def _speaks_of_memory(group: Group) -> bool:
+    """Say whether anything beside the wait itself is about memory: a disk, a lock or a bug makes tasks hang as well."""
+    events = (OomKill, DriverAllocFailure, UserspaceKill, Gap)
+    waits = [t.event for t in group.of(HungTask) if isinstance(t.event, HungTask)]
+    in_reclaim = any(_RECLAIM.match(frame) for task in waits for frame in task.frames)
+    return in_reclaim or any(group.of(kind) for kind in events) or any(group.noted(kind) for kind in _OF_MEMORY)
 
 
 def driver(group: Group) -> Iterator[Ground]:
@@ -214,7 +237,8 @@ def crashes(group: Group) -> Iterator[Ground]:
         if panic.deliberate:
             continue
         if "hung_task" in panic.reason:
-            yield Ground("A", 0.3, f"the kernel gave up on it: {panic.reason}", panic.place)
+            weight = 0.3 if _speaks_of_memory(group) else 0.1
+            yield Ground("A", weight, f"the kernel gave up on it: {panic.reason}", panic.place)
         elif "ut of memory" in panic.reason or "deadlocked on memory" in panic.reason:
             yield Ground("B", 0.7, f"the kernel gave up: {panic.reason}", panic.place)
         elif is_network(panic.module):

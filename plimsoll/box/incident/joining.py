@@ -33,7 +33,7 @@ _FORMS = (
     ),
     _Form(
         re.compile(r"(?:(?:Memory cgroup o|O)ut of memory|Killed process|Kill process)\b"),
-        re.compile(r"oom_score_adj:-?\d+$|sacrifice child$"),
+        re.compile(r"oom_score_adj:-?\d+\W*$|sacrifice child\W*$"),
         re.compile(r".*(?:\d ?kB|-rss:|UID:\d|pgtables:|total-vm:|_adj:|\bscore \d+ or\b|sacrifice child|^\(?\S+\)$)"),
     ),
     _Form(
@@ -64,7 +64,7 @@ _FORMS = (
 )  # fmt: skip
 
 
-_ANY_BEGINS = re.compile("|".join(f"(?:{form.begins.pattern})" for form in _FORMS))
+_ANY_BEGINS = re.compile("|".join(["oom_reaper: ", *(f"(?:{form.begins.pattern})" for form in _FORMS)]))
 
 
 _WHOLE = re.compile(r"\s*(?:\[<[0-9a-f]+>\] )?(?:\? )?[\w.$]+\+0x[0-9a-f]+/0x[0-9a-f]+(?: |$)|-- (?:Boot|Reboot)\b")
@@ -158,7 +158,7 @@ class Joiner:
             # what the kernel itself prints in several lines is indented under the first
             return not line.text.startswith("  ") or not self._shape.is_stamped
         text = line.text.strip()
-        if line.prefixed or not text or self._form is None or any(form.begins.match(text) for form in _FORMS):
+        if line.prefixed or not text or self._form is None or _ANY_BEGINS.match(text):
             return False
         return bool(self._form.rest.match(text))
 

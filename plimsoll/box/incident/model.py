@@ -196,6 +196,8 @@ class OomKill(Event):
     task_memcg: str | None = None
     cpuset: str | None = None
     """Where the invoker ran, not the victim."""
+    outcome: str = "killed"
+    """`killed`, `already_exiting`, or `nobody_found`, where no process may be killed."""
     reaped: bool = False
     group: bool = False
     """Killed with its cgroup (memory.oom.group)."""

@@ -12,6 +12,7 @@ from plimsoll.box.incident.sink import Sink, within
 
 EPISODE_S = 60.0
 COMPANION_S = 1.0
+LOST_LINES = 3
 MAX_FAULTS = 20
 """A crash of the firmware is told in a hundred lines."""
 _NVRM = re.compile(
@@ -33,7 +34,10 @@ _RETRIED = frozenset({"_memdescAllocInternal", "memdescAllocInternal", "memdescA
 _AGAIN = re.compile(r"\(?(?:repeats|repeated)\b")
 _HISTORY = re.compile(r"\s*-?\d+\s+\d+\s+[A-Z_]+\s|.*RPC (?:history|event history)|\s*entry function")
 """The table of calls that follows a call without an answer."""
-_FIRMWARE = re.compile(r"GSP|RPC|[Hh]eartbeat|RmInitAdapter|API mismatch|fallen off|rcWatchdog|Assertion failed")
+_FIRMWARE = re.compile(r"GSP|RPC|[Hh]eartbeat|RmInitAdapter|API mismatch|rcWatchdog|Assertion failed")
+_LOST_NAME = re.compile(r"The NVIDIA GPU ([0-9a-fA-F:.]+)\s*$")
+_LOST = re.compile(r"fallen off the bus")
+"""Told in one line, or, as long as the kernel took several for one message, in three."""
 _LOADING = re.compile(r"loading NVIDIA UNIX .*?(?:for (\S+)\s+)?(\d{3}\.\d+(?:\.\d+)?)\b")
 _CATEGORIES = {
     "application": (8, 13, 31, 32, 43, 44, 45, 68, 69, 137),
@@ -55,6 +59,7 @@ class Nvrm:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._faults = 0
+        self._lost: tuple[Line, str] | None = None
         self._soft: int | None = None
         self._last: Line | None = None
         """The last line of a refusal, of whichever kind, and its event."""
@@ -75,10 +80,23 @@ class Nvrm:
             self._sink.platform["driver"] = loading[2]
         elif _REFUSED.search(text):
             self._refusal(line, text, times)
+        elif lost := _LOST_NAME.match(text):
+            self._lost = line, lost[1]
+        elif _LOST.search(text):
+            self._lost_gpu(line, text)
         elif _FIRMWARE.search(text) and not _HISTORY.match(text) and self._faults < MAX_FAULTS:
             self._faults += 1
             self._sink.note(line, "driver_fault", f"the driver reports: {text}")
         return True
+
+    def _lost_gpu(self, line: Line, text: str) -> None:
+        """Note a GPU that no longer answers; its name may stand two lines above, with the only stamp."""
+        first, device = self._lost or (line, None)
+        self._lost = None
+        near = line.number - first.number <= LOST_LINES
+        whom = f"the GPU {device}: {text}" if device and near else text
+        where = first._replace(text=line.text) if near else line
+        self._sink.note(where, "pcie", f"the driver reports: {whom}", device=device if near else None)
 
     def _refusal(self, line: Line, text: str, times: int) -> None:
         returned, error = _RETURNED.search(text), _ERROR.search(text)

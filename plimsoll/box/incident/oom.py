@@ -43,6 +43,11 @@ _GROUP = re.compile(r"Tasks in (\S+) are going to be killed due to memory\.oom\.
 _MANUAL = re.compile(r"(?:sysrq: )?(?:SysRq : )?Manual OOM execution")
 _PANIC_ON_OOM = re.compile(r"Kernel panic - not syncing: (?:Out of memory|System is deadlocked on memory)")
 _NONE_LEFT = re.compile(r"(?:Out of memory|Memory cgroup out of memory).*no killable processes")
+_EXITING = re.compile(r".*\bOOM victim (\d+) \((.*)\) is already exiting")
+SAME_VICTIM_S = 1.0
+"""Of a cgroup that is killed as a whole the kernel names the victim twice."""
+MAX_COMM = 15
+_MARKS_BEFORE_COMM = re.compile(r".*(?:\]|kernel:) +(?=\S)")
 _DRIVER_FRAME = re.compile(r"(?:uvm_|nvUvm|nvidia_|nv_|rm_|phys_mem_|sysmem|_?memdesc|os_alloc_|_?iovaspace)\w*$")
 _SCOPES = {
     "CONSTRAINT_NONE": "host",
@@ -66,6 +71,7 @@ class _Report:
     manual: bool = False
     in_memcg: bool = False
     group: str | None = None
+    outcome: str = "killed"
     account: meminfo.Account = field(default_factory=meminfo.Account)
     began_with_kill: bool = False
 
@@ -124,7 +130,7 @@ class Oom:
         self.close()
         gfp, order, adj = (pattern.search(match[2]) for pattern in (_GFP, _ORDER, _ADJ))
         invoker = Invoker(
-            comm=match[1].strip() or None, gfp_mask=gfp[1] if gfp else None,
+            comm=_comm(match[1].strip()) or None, gfp_mask=gfp[1] if gfp else None,
             order=int(order[1]) if order else None, oom_score_adj=int(adj[1]) if adj else None,
         )  # fmt: skip
         self._open = _Report(self._sink.common(line), line, invoker, manual=self._asked(line))
@@ -201,7 +207,17 @@ class Oom:
             self._group = (line, match[1])
         elif _MANUAL.match(line.text):
             self._manual = line
-        elif _PANIC_ON_OOM.match(line.text) or _NONE_LEFT.match(line.text):
+        elif match := _EXITING.match(line.text):
+            report = self._open = self._open or _Report(self._sink.common(line), line)
+            report.victim = _merged(report.victim, Victim(int(match[1]), match[2]))
+            report.outcome = "already_exiting"
+            self.close()
+        elif _NONE_LEFT.match(line.text):
+            report = self._open = self._open or _Report(self._sink.common(line), line, began_with_kill=True)
+            report.wording, report.outcome = report.wording or "Out of memory", "nobody_found"
+            self._open = None
+            self._emit(report)
+        elif _PANIC_ON_OOM.match(line.text):
             self.close()
             return False
         else:
@@ -258,17 +274,26 @@ class Oom:
         pid = report.victim.pid if report.victim else None
         if line is not None:
             report.common["raw"] = line.text[:400]
+        told = self._recent.get(pid) if report.group and pid is not None else None
+        if told is not None and within(self._sink.events[told].stamp, report.common["stamp"], SAME_VICTIM_S):
+            self._sink.amend(told, group=True, memcg=report.group)
+            return
         limit_memcg = summary.get("oom_memcg") or report.group
         event = OomKill(
             **report.common, invoker=report.invoker, victim=report.victim, constraint=constraint, scope=scope,
             memcg=limit_memcg or summary.get("task_memcg"), task_memcg=summary.get("task_memcg"),
-            cpuset=summary.get("cpuset"), group=report.group is not None, memory=memory,
+            cpuset=summary.get("cpuset"), outcome=report.outcome, group=report.group is not None, memory=memory,
             tasks=victim.worth_keeping(tasks, victim.total_pages(memory, scope), pid),
             unkillable=sum(task.oom_score_adj == victim.UNKILLABLE for task in tasks), rows=report.account.rows,
         )  # fmt: skip
         number = self._add(event)
         if pid is not None:
             self._recent = dict([*self._recent.items()][-63:]) | {pid: number}
+
+
+def _comm(text: str) -> str:
+    """Return a task's name without what somebody's tool has put before it: no name is longer than 15 characters."""
+    return _MARKS_BEFORE_COMM.sub("", text) if len(text) > MAX_COMM else text
 
 
 def _is_ours(text: str) -> bool:
@@ -283,14 +308,16 @@ def _scope(report: _Report, constraint: str | None) -> str | None:
         return _SCOPES.get(constraint)
     if report.wording and report.wording.startswith("Memory cgroup"):
         return "memcg"
-    if report.group or (report.in_memcg and not report.wording):
+    if report.group or (report.in_memcg and (not report.wording or report.outcome == "nobody_found")):
         return "memcg"
     return "host" if report.wording or report.account.report() else None
 
 
 def _sizes(text: str) -> dict[str, Any]:
     """Return the figures of a kill's line, as fields of Victim."""
-    found: dict[str, Any] = {f"{name.replace('-', '_')}_kib": int(value) for name, value in _SIZE.findall(text)}
+    # a line that another one was joined to by mistake begins with its own figures
+    sizes = reversed(_SIZE.findall(text))
+    found: dict[str, Any] = {f"{name.replace('-', '_')}_kib": int(value) for name, value in sizes}
     if adj := _ADJ.search(text):
         found["oom_score_adj"] = int(adj[1])
     return found

@@ -5,7 +5,12 @@ import re
 from plimsoll.box.incident.model import Line
 from plimsoll.box.incident.sink import Sink
 
-_AER = re.compile(r"(?:[\w-]+ )?([0-9a-f:.]{7,}): (?:AER: .*|PCIe Bus Error: severity=.*)|AER: .*|DPC: .*error.*")
+_ERRORS = (
+    r"(?:AER: )?PCIe Bus Error: severity=.*|AER: .*(?:error (?:message )?received|recovery failed|can't recover).*"
+    r"|AER: aer_uncor_severity: .*|DPC: (?:containment event|unmasked uncorrectable error|ERR_(?:NON)?FATAL).*"
+)
+"""What is an error; each start says that AER is enabled and what DPC can contain, and the details follow an error."""
+_AER = re.compile(rf"(?:(?:[\w-]+ )?([0-9a-f:.]{{7,}}): )?(?:{_ERRORS})")
 _NETWORK = re.compile(
     r"mlx5_core ([0-9a-f:.]+): (?:[\w-]+: )?.*?(?:health compromised|PCI slot is unavailable|Fatal error|fatal error"
     r"|device is disabled|firmware internal error|assert_var\[0\]|\btimeout\b.*[Ll]eak)"
@@ -32,7 +37,7 @@ class Pci:
             self._note(line, "network", f"the network card: {line.text}", network[1])
         if not match:
             return network is not None
-        corrected = "orrect" in line.text and "Uncorrect" not in line.text
+        corrected = "orrect" in line.text and "ncorrect" not in line.text
         self._note(line, "pcie_corrected" if corrected else "pcie", f"PCIe error: {line.text}", match[1])
         return True
 

@@ -18,6 +18,16 @@ LEAP_YEAR = 1972
 _ANSI = re.compile(
     r"(?:\x1b|#033)\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?|\x1b[()][0-9A-B]|[\x00\r\ufeff]"
 )
+_BEGINNING = (
+    r"(?=[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d-\d\d[T ]\d\d:"
+    r"|\[\s*\d+\.\d{3,}\]|\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d )"
+)
+"""What a stamp looks like that may stand behind something else."""
+_LISTED = re.compile(
+    rf"\s*(?:[-+*]\s?|\d{{1,7}}[:.)]?\s|[\w.@/-]{{1,64}}\s*\|\s?|\[[\w./-]{{1,120}}\]\s)\s*{_BEGINNING}"
+)
+"""Marks of a list, a patch, numbered lines, and the name of a container or a pod."""
+_SECOND = re.compile(_BEGINNING)
 _ELIDED = re.compile(r"^\[(?:\.{3}|\u2026)\]\s*")
 """A stamp that somebody left out."""
 _CONSOLE = re.compile(r"^[\w.-]+ login: +(?=\[ *\d+\.\d+\])")
@@ -51,9 +61,15 @@ _LOGFMT = re.compile(rf"^time=\"?{_DATE}[T ]{_TIME} ?{_ZONE}?\"? (?=\w+=)")
 """Containerd's and dockerd's own form; the rest of it stays as it is."""
 _UNIX = re.compile(r"^(\d{10}\.\d{3,6}) ")
 _OF_DAY = re.compile(rf"^\[?{_TIME}\]?(?:\s+|$)")
+_TORN = re.compile(r"^(\d{1,9}\.\d{6})\]\s")
+"""A stamp of the kernel whose bracket was left behind when somebody copied it."""
 _UPTIME = re.compile(r"^\[\s*(\d{1,9}\.\d{1,9})(?:\s*<\s*\d+\.\d+\s*>)?\s*\]\s?(?:\[\s*[TC]\d+\]\s?)?")
 _HOST_BEFORE_UPTIME = re.compile(r"^[\w.:-]+\s+(?=\[\s*\d+\.\d{3,}\])")
-_HOST_PROGRAM = re.compile(r"^(?P<host>[\w.:@<>*-]+)\s+(?P<program>\(?[\w./@+-]+\)?)(?:\[[^\]\s]{1,20}\])?: ?")
+_FACILITY = r"(?:(?:kern|user|mail|daemon|auth|syslog|cron|authpriv|local\d)\.\w{3,7}\s+)?"
+"""BusyBox's syslogd writes it between host and program."""
+_HOST_PROGRAM = re.compile(
+    rf"^(?P<host>[\w.:@<>*-]+)\s+{_FACILITY}(?P<program>\(?[\w./@+-]+\)?)(?:\[[^\]\s]{{1,20}}\])?: ?"
+)
 _IPV6 = re.compile(r"[0-9a-fA-F:.]+$")
 _STRUCTURED = re.compile(r"^\S+ (?P<program>[\w./@+-]+) \S+ \S+ (?:-|\[(?:[^\]\\]|\\.)*\]) ?\ufeff?")
 _PROGRAM = re.compile(r"^(?P<program>\(?[\w./@+-]+\)?)(?:\[\d+\])?: ?")
@@ -75,7 +91,7 @@ def clean(raw: bytes) -> str:
     text = raw.decode("utf-8", "replace")
     # most lines have nothing to take out, which takes a twentieth of the time to see
     if not text.isprintable() or "#033" in text:
-        text = _ANSI.sub("", text)
+        text = _ANSI.sub("", text).replace("\xa0", " ")
     if len(text) > _MAY_BE_ENDLESS:
         text = _ENDLESS.sub(r"\1", text)
     return _QUOTED.sub("", text) if text[:1] in "> |`" else text
@@ -92,6 +108,13 @@ class Prefix:
     def parse(self, number: int, text: str) -> Line:
         """Return a cleaned line in its parts."""
         text = text.rstrip("\n").rstrip("`")
+        found = self._parsed(number, text)
+        if found.stamp == NO_STAMP and (inner := _behind_marks(text)) is not None:
+            marked = self._parsed(number, inner)
+            return found if marked.stamp == NO_STAMP else marked._replace(width=len(text))
+        return found
+
+    def _parsed(self, number: int, text: str) -> Line:
         width = len(text)
         rest = _GREPPED.sub("", _PRIORITY.sub("", text, count=1), count=1)
         rest = _ELIDED.sub("", rest, count=1)
@@ -100,14 +123,17 @@ class Prefix:
         rest = rest[decoded.end() :] if decoded else rest
         stamp, end, may_have_host = self._stamp(rest)
         if stamp is None:
-            program, message = self._program(rest, may_have_host=False)
+            program, message = self._program(rest, None, may_have_host=False)
             uptime = _UPTIME.match(message) if program else None
             found = Stamp(uptime_s=float(uptime[1])) if uptime else NO_STAMP
             changed = len(rest) != len(text) or program is not None
             return Line(number, found, program, message[uptime.end() :] if uptime else message, changed, width)
-        program, message = self._program(
-            rest[end:], may_have_host=may_have_host and not decoded, certain=stamp.form in ("date", "yearless")
-        )
+        if stamp.wall_s is not None and _SECOND.match(rest[end:]):
+            # who has stamped a log's lines anew, as Docker does, knows the year as well
+            own, length, may_have_host_too = self._stamp(rest[end:])
+            if own is not None and own.wall_s is not None:
+                end, may_have_host = end + length, may_have_host_too
+        program, message = self._program(rest[end:], stamp.form, may_have_host=may_have_host and not decoded)
         uptime = _UPTIME.match(message) if stamp.uptime_s is None else None
         if uptime:
             stamp, message = stamp._replace(uptime_s=float(uptime[1])), message[uptime.end() :]
@@ -115,7 +141,7 @@ class Prefix:
 
     def _stamp(self, text: str) -> tuple[Stamp | None, int, bool]:
         """Return the stamp, where it ends, and whether a host's name may follow."""
-        if text[:1] == "[":
+        if text[:1] == "[" or _TORN.match(text):
             return self._bracketed(text)
         if match := _KMSG.match(text):
             return Stamp(uptime_s=int(match[1]) / 1e6), match.end(), False
@@ -131,7 +157,7 @@ class Prefix:
         return _dated(match), match.end(), not no_host
 
     def _bracketed(self, text: str) -> tuple[Stamp | None, int, bool]:
-        if match := _UPTIME.match(text):
+        if match := _UPTIME.match(text) or _TORN.match(text):
             return Stamp(uptime_s=float(match[1])), match.end(), True
         if match := _CTIME.match(text) or _BRACKETED_ISO.match(text):
             return _dated(match), match.end(), False
@@ -147,17 +173,17 @@ class Prefix:
             return _dated(match), match.end(), True
         return None, 0, False
 
-    def _program(self, text: str, *, may_have_host: bool, certain: bool = False) -> tuple[str | None, str]:
+    def _program(self, text: str, form: str | None, *, may_have_host: bool) -> tuple[str | None, str]:
         """Return the program and the message; None where what stands first is no program.
 
-        `certain`: the stamp is of a kind behind which a host does stand, unless somebody has cut it out.
+        `form` is the stamp's. Behind a date a host does stand, unless somebody has cut it out.
         """
         if may_have_host:
             text = _HOST_BEFORE_UPTIME.sub("", text, count=1)
             match = _HOST_PROGRAM.match(text)
-            if match and self._is_host(match, certain=certain):
+            if match and self._is_host(match, certain=form in ("date", "yearless")):
                 return self._behind_host(text, match)
-            if match := _STRUCTURED.match(text):
+            if form == "date" and (match := _STRUCTURED.match(text)):
                 return match["program"], text[match.end() :]
         match = _PROGRAM.match(text)
         if match and (match["program"] in _DAEMONS or "[" in match[0]):
@@ -178,6 +204,13 @@ class Prefix:
         if match["program"] in _KERNEL_WORDS:
             return None, text[match.start("program") :]
         return match["program"], text[match.end() :]
+
+
+def _behind_marks(text: str) -> str | None:
+    """Return what stands behind blanks, or the marks of a list before a stamp; None where there is neither."""
+    if marks := _LISTED.match(text):
+        return text[marks.end() :]
+    return text.lstrip() if text[:1].isspace() else None
 
 
 def _dated(match: re.Match[str]) -> Stamp | None:

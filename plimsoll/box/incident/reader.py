@@ -1,6 +1,7 @@
 """Reads one source: bytes in, findings out. Streams; memory stays bounded whatever the source holds. Pure."""
 
 import itertools
+import quopri
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -33,6 +34,8 @@ _NO_NUMBER = re.compile(r"\d{80}")
 """What no kernel and no program writes; Python reads at most 4,300 digits as a number, and no float is that large."""
 _CLOCK = re.compile(r".*setting system clock to .*\((\d{9,11})\)")
 _REALTIME = re.compile(rb'"__REALTIME_TIMESTAMP" ?: ?"(\d{10,17})"')
+_OF_MAIL = re.compile(rb"(?:gfp_mask|constraint|order)=3D")
+"""A mail as it was sent, with `=` and line ends encoded."""
 _USUAL = re.compile(
     rb"([A-Z][a-z]{2} [ \d]\d |\d{4}-\d\d-\d\d[T ])([0-2]\d):([0-5]\d):([0-5]\d)(?:\.\d+)?(Z|[+-]\d\d:?\d\d)? "
 )
@@ -89,6 +92,8 @@ def read(name: str, blocks: Iterable[bytes], modified_s: float | None = None) ->
         problem = "binary, no text of a log: name the log itself, or write it out as text first"
     if problem:
         return Findings(file=name, problem=problem)
+    if len(head) <= SMALL_BYTES and _OF_MAIL.search(head):
+        head = bytearray(quopri.decodestring(bytes(head)))
     return _Reading(name, bytes(head)).run(itertools.chain([bytes(head)], stream), modified_s)
 
 
@@ -167,16 +172,14 @@ class _Reading:
 
     def run(self, blocks: Iterable[bytes], modified_s: float | None) -> Findings:
         problem = None
-        last = Line(1, NO_STAMP, None, "")
         try:
             for unit in self._cutter.units(blocks):
                 for line in self._lines(unit):
-                    last = line
                     self._take(line)
                 self._cutter.follow = max(self._cutter.follow, 1 if self._is_busy() else 0)
         except (OSError, EOFError) as error:
             problem = f"not read to its end: {error}"
-        self._close(last)
+        self._close()
         return self._findings(problem, modified_s)
 
     def _lines(self, unit: Unit) -> Iterator[Line]:
@@ -186,16 +189,26 @@ class _Reading:
         content = unit.content.strip(b"\0\r\n")
         if self._table is not None:
             whole = unit.content.endswith(b"\n") and b"\0" not in unit.content
-            yield Line(unit.number, NO_STAMP, None, clean(content), prefixed=whole)
-            return
+            if self._table.row(unit.number, clean(content), whole=whole):
+                return
         if self._nul is None and _NUL.search(unit.content):
             self._nul = Line(unit.number, NO_STAMP, None, "")
         found = journal.json_lines(unit.number, content) if content[:1] == b"{" else []
         if found:
-            yield from found
+            yield from map(self._unwrapped, found)
         else:
             line = self._prefix.parse(unit.number, clean(content))
             yield line if line.stamp.uptime_s is None else line._replace(stamp=self._of_boot(line.stamp))
+
+    def _unwrapped(self, line: Line) -> Line:
+        """Return a record whose message is a line of a log, as a container's are, in the parts of that line."""
+        inner = self._prefix.parse(line.number, line.text) if line.program is None else line
+        if inner.stamp == NO_STAMP and inner.program is None:
+            return line
+        stamp = inner.stamp if line.stamp.wall_s is None else line.stamp
+        if stamp.uptime_s is None:
+            stamp = stamp._replace(uptime_s=inner.stamp.uptime_s)
+        return inner._replace(stamp=stamp, prefixed=True)
 
     def _of_boot(self, stamp: Stamp) -> Stamp:
         """Return a stamp of the kernel's clock alone with the number of its boot: the clock begins anew with each."""
@@ -240,9 +253,6 @@ class _Reading:
             text = repeated[2] or (self._previous.text if self._previous else "")
             line = line._replace(text=text, program=line.program if repeated[2] else None)
         self._previous = line
-        if self._table is not None:
-            self._table.row(line.number, line.text, whole=line.prefixed)
-            return
         if self._nvrm.read(line, times) or self._oom.read(line) or self._stalls.read(line):
             return
         context = self._cutter.context() if "Linux version" in line.text or line.text.startswith("-- ") else b""
@@ -255,7 +265,7 @@ class _Reading:
         if line.program != "kernel":
             any(read(line) for read in (partial(recording.settings, self._sink), self._facts.read))
 
-    def _close(self, last: Line) -> None:
+    def _close(self) -> None:
         for line in self._joiner.flush():
             self._message(line._replace(text=line.text.lstrip()))
         self._oom.close()
@@ -267,7 +277,7 @@ class _Reading:
             what = "NUL bytes: the file was being written when the machine was reset; its end never reached the disk"
             self._sink.note(self._nul, "nul_bytes", what)
         if self._table is not None:
-            self._table.close(last)
+            self._table.close()
         if self._silences is not None:
             if self._silences.last is not None:
                 self._last = self._prefix_of(self._silences.last).stamp

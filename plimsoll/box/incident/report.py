@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from plimsoll.box.incident import meminfo, victim
 from plimsoll.box.incident.classify import Incident, classify, leading, not_incidents
 from plimsoll.box.incident.grounds import duration
-from plimsoll.box.incident.model import OomKill, Place
+from plimsoll.box.incident.model import Note, OomKill, Place
 from plimsoll.box.incident.timeline import Timed, Timeline
 from plimsoll.box.incident.wording import describe
 
@@ -72,6 +72,9 @@ def _head(first: Incident | None, incidents: list[Incident], timeline: Timeline)
             yield f"Nothing can be told: no line of {read} is one of a log."
             return
         what = "events, but no incident of a known kind" if timeline.events else "nothing"
+        told = [note for note in timeline.notes if note.note.kind == "container_oom" or _is_oom(note.note)]
+        if told and not timeline.events:
+            what = f"no record of the kernel's, but others report an OOM kill, {len(told)} in all,"
         yield f"Found {what} in {read}."
         return
     when = f"{first.start.text}: " if first.start and first.start.text else ""
@@ -85,6 +88,11 @@ def _head(first: Incident | None, incidents: list[Incident], timeline: Timeline)
             for i in more[-8:]
         )
         yield f"Other incidents: {listed}"
+
+
+def _is_oom(note: Note) -> bool:
+    """Say whether a manager reports of a unit that the kernel's OOM killer came to it."""
+    return note.kind == "unit_result" and (note.facts.get("result") == "oom-kill" or "OOM killer" in note.text)
 
 
 def _guard(timeline: Timeline, first: Incident | None) -> list[str]:

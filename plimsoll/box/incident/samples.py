@@ -33,7 +33,9 @@ class Sample(NamedTuple):
 class Samples:
     """Takes samples in the order of their time."""
 
-    def __init__(self, sink: Sink, source: str) -> None:
+    def __init__(self, sink: Sink, source: str, *, is_regular: bool = True) -> None:
+        """`is_regular`: the recorder looks at an even pace, and not also when something happens."""
+        self._is_regular = is_regular
         self._sink = sink
         self._source = source
         self._window: list[Sample] = []
@@ -103,10 +105,14 @@ class Samples:
             self._step = (before - after, earlier, later)
         if seconds is None or not 0 < seconds < math.inf:
             return
-        if self._period_s is not None and seconds >= max(MIN_GAP_S, GAP_PERIODS * self._period_s) and self._count > 3:  # noqa: PLR2004
+        is_gap = self._period_s is not None and seconds >= max(MIN_GAP_S, GAP_PERIODS * self._period_s)
+        if is_gap and self._count > 3:  # noqa: PLR2004
             self._gap(earlier, seconds)
-        # the period is the shortest that holds: a recorder is late under load, never early
-        self._period_s = seconds if self._period_s is None else min(seconds, self._period_s * 1.5)
+        if self._is_regular:
+            # the period is the shortest that holds: such a recorder is late under load, never early
+            self._period_s = seconds if self._period_s is None else min(seconds, self._period_s * 1.5)
+        elif seconds >= MIN_GAP_S and not (is_gap and self._count > 3):  # noqa: PLR2004
+            self._period_s = max(seconds, self._period_s or 0.0)
 
     def _gap(self, earlier: Sample, seconds: float) -> None:
         common = self._sink.common(earlier.line)

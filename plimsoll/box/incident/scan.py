@@ -14,7 +14,7 @@ from typing import NamedTuple
 KERNEL_WORDS = (
     b"oom", b"NVRM: ", b"ut of memory", b"for more than ", b"BUG: ", b"detected ", b"panic - not", b" [#",
     b"kernel BUG at", b"Linux version", b"PCIe Bus Error", b"plimsoll", b"nactive_anon:",
-    b"page allocation",
+    b"page allocation", b"DPC: containment event",
 )  # fmt: skip
 OTHER_WORDS = (
     b"otal-vm", b"blocked ", b"AER: ", b"mlx5_core ", b"mem avail", b"user mem total", b"SIGTERM", b"SIGKILL",

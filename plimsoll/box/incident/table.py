@@ -8,7 +8,7 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from plimsoll.box.incident.model import Gap, Line, Stamp
+from plimsoll.box.incident.model import NO_STAMP, Gap, Line, Stamp
 from plimsoll.box.incident.prefix import Prefix
 from plimsoll.box.incident.samples import Sample, Samples
 from plimsoll.box.incident.sink import Sink
@@ -51,6 +51,8 @@ _MAX_GUESSED_MIB = 2048 * 1024
 _UNIX_S = 1e9
 MIN_TREND_ROWS = 3
 MAX_TREND_ROWS = 10_000
+_OF_LOG = re.compile(r"\s*\[\s*\d+\.\d{3,}\]|.* kernel: ")
+"""A line of the kernel's log, whatever its words are."""
 _SEPARATORS = ("\t", "|", ",", ";", None)
 
 
@@ -66,19 +68,27 @@ class Table:
         self._trend: list[float] = []
         self._prefix = Prefix()
         self._length = 0
+        self._last = Line(1, NO_STAMP, None, "")
         told = {*self._columns.values(), *(n for n, name in enumerate(names) if name in _COUNTERS)}
         self._ranges: dict[int, tuple[float, float] | None] = {n: None for n in range(len(names)) if n not in told}
         """Of columns that have no role, the lowest and the highest value."""
 
-    def row(self, number: int, text: str, *, whole: bool) -> None:
-        """Take a row; a last one that is torn (no newline, and shorter than the one before) is left out."""
+    def row(self, number: int, text: str, *, whole: bool) -> bool:
+        """Take a row; False for a line that is none: a log may stand below a table, or around it.
+
+        A last one that is torn (no newline, and shorter than the one before) is left out.
+        """
+        if _OF_LOG.match(text):
+            return False
         length, self._length = self._length, len(text)
         cells = split(text, self._separator)
         is_torn = not whole and len(text) < length
-        if is_torn or len(cells) != len(self._names) or not any(_CELL.fullmatch(cell) for cell in cells):
-            return
+        if len(cells) != len(self._names) or not any(_CELL.fullmatch(cell) for cell in cells):
+            return is_torn
+        if is_torn:
+            return True
         self._remember(cells)
-        line = Line(number, self._stamp(cells), None, text, prefixed=True)
+        line = self._last = Line(number, self._stamp(cells), None, text, prefixed=True)
         available, free, used = (self._gib(cells, role) for role in ("available", "free", "used"))
         if available is None and free is None and used is not None and (total := self._total_gib(cells)):
             available = total - used
@@ -92,9 +102,11 @@ class Table:
             self._samples.take(sample)
         elif len(self._trend) < MAX_TREND_ROWS and (level := free or available):
             self._trend.append(level)
+        return True
 
-    def close(self, line: Line) -> None:
+    def close(self) -> None:
         """Say what the rows show."""
+        line = self._last
         self._samples.close()
         shown = [f"{self._names[n]} {found[0]:g} to {found[1]:g}" for n, found in self._ranges.items() if found]
         if self._samples.is_remarkable and shown:
@@ -197,6 +209,8 @@ def to_gib(value: float, name: str) -> float:
 
 def heading(first: str, second: str) -> tuple[list[str], str | None] | None:
     """Return the names of a recording's columns and its separator, from two of its first lines; None if it is none."""
+    if _OF_LOG.match(first):
+        return None
     for separator in _SEPARATORS:
         names, cells = split(first.strip().lstrip("# "), separator), split(second, separator)
         if len(names) < 2 or len(names) != len(cells) or any(_CELL.fullmatch(name) for name in names):  # noqa: PLR2004

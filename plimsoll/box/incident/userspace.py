@@ -29,8 +29,9 @@ _SENDING = re.compile(
 )
 _SENDING_SHORT = re.compile(r"[Ss]ending (SIG[A-Z]+) to process (?:group )?(\d+)(.*)")
 _KILLING = re.compile(
-    r"[Kk]illing process:? ['\"]?(?P<comm>.+?)['\"]?(?: with signal (?P<signal>\d+))?, pid:? (?P<pid>\d+)"
-    r"|killing process (?P<pid2>\d+) \"(?P<comm2>.*?)\" with signal (?P<signal2>\d+)"
+    r"(?:[Kk]illing process:? ['\"]?(?P<comm>.+?)['\"]?(?: with signal (?P<signal>\d+))?, pid:? (?P<pid>\d+)"
+    r"|killing process (?P<pid2>\d+) \"(?P<comm2>.*?)\" with signal (?P<signal2>\d+))"
+    r"(?:.*\bVmRSS:? (?P<rss>\d+) MiB)?"
 )
 """Up to version 1.2."""
 _EXITED = re.compile(r"process (?:\d+ )?exited after (\d+(?:[.,]\d+)?) seconds")
@@ -98,7 +99,7 @@ class Userspace:
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
-        self._samples = Samples(sink, "earlyoom")
+        self._samples = Samples(sink, "earlyoom", is_regular=False)
         self._low = 0
         self._totals: set[int] = set()
         self._idle: tuple[Line, dict[str, Any]] | None = None
@@ -206,7 +207,9 @@ class Userspace:
             self._last = line, self._kill(line, "earlyoom", Target(int(match[2])), signal=match[1])
         elif match := _KILLING.match(text):
             pid, comm, signal = (match[name] or match[f"{name}2"] for name in ("pid", "comm", "signal"))
-            self._last = line, self._kill(line, "earlyoom", Target(int(pid), comm), signal=_SIGNALS.get(signal or ""))
+            rss_kib = int(match["rss"]) * KIB_PER_MIB if match["rss"] else None
+            victim = Target(int(pid), comm, rss_kib=rss_kib)
+            self._last = line, self._kill(line, "earlyoom", victim, signal=_SIGNALS.get(signal or ""))
         else:
             return self._became(line)
         return True

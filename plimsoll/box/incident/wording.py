@@ -91,7 +91,10 @@ def _oom_kill(kill: OomKill) -> str:
     inside = (
         f" inside the driver ({kill.invoker.driver_frames[0]})" if kill.invoker and kill.invoker.driver_frames else ""
     )
-    return f"OOM kill {scope}: {name(kill.victim)}{sizes}{invoker}{inside}"
+    if kill.outcome == "nobody_found":
+        return f"OOM killer {scope}: it found nobody whom it may kill{invoker}{inside}"
+    exiting = ", which was ending already and was not killed" if kill.outcome == "already_exiting" else ""
+    return f"OOM kill {scope}: {name(kill.victim)}{exiting}{sizes}{invoker}{inside}"
 
 
 def _hung(hung: HungTask) -> str:
