@@ -36,7 +36,7 @@ _ENDLESS = re.compile(r"([0-9]{40})[0-9]+")
 """No figure has so many digits, and Python refuses to read one of 4,300."""
 _MAY_BE_ENDLESS = 300
 """A shorter line has no figure that is too large for a float."""
-_QUOTED = re.compile(r"^(?:\s*(?:[>`]|\|(?= ))\s?)+(?=\S)")
+_QUOTED = re.compile(r"^(?:\s*(?:[>`]|\|(?= ))\s?)+(?=\s*\S)")
 _GREPPED = re.compile(r"^[\w./+-]{2,120}?:(?:\d+:)?(?=[A-Z][a-z]{2} [ \d]\d |\d{4}-\d\d-\d\dT|\[\s*\d+\.\d)")
 _PRIORITY = re.compile(r"^<\d{1,3}>(?:1 (?=\d{4}-))?")
 _DECODED = re.compile(

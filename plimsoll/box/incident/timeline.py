@@ -126,7 +126,7 @@ def build(sources: Sequence[Findings], now_s: float) -> Timeline:
     clocks = Clocks(ordered, now_s)
     events = [_timed(event, source, clocks) for source in ordered for event in source.events]
     notes = [TimedNote(note, clocks.resolve(note.stamp, source)) for source in ordered for note in source.notes]
-    events = _sorted(_episodes(_with_exact_boots(_without_twins(_sorted(events)))))
+    events = _sorted(_episodes(_with_exact_boots(_without_twins(_without_retold(_sorted(events))))))
     notes.sort(key=lambda n: _key(n.moment, n.note.place))
     events = [timed for timed in events if not isinstance(timed.event, Gap) or _counts(timed, events, notes, ordered)]
     platform: dict[str, str] = {}
@@ -175,6 +175,44 @@ def identity(event: Event) -> tuple[object, ...]:
         case _:
             pass
     return event.kind, *what
+
+
+def _without_retold(events: list[Timed]) -> list[Timed]:
+    """Return each kill once where it is told with other stamps: people paste what dmesg, journalctl and syslog have.
+
+    A pid whose memory is the same to the KiB is one process.
+    """
+    kept: list[Timed] = []
+    known: dict[tuple[object, ...], int] = {}
+    for timed in events:
+        figures = _figures(timed.event)
+        number = None if figures is None else known.get(figures)
+        if number is not None and _is_told_otherwise(kept[number], timed):
+            dated = next((each for each in (kept[number], timed) if each.moment.axis == "wall"), kept[number])
+            both = _merged(kept[number], timed)
+            kept[number] = replace(both, moment=dated.moment, until_s=dated.until_s)
+            continue
+        if figures is not None:
+            known[figures] = len(kept)
+        kept.append(timed)
+    return kept
+
+
+def _figures(event: Event) -> tuple[object, ...] | None:
+    """Return what no two kills have in common; None where the record does not say enough."""
+    victim = event.victim if isinstance(event, OomKill) else None
+    if victim is None or victim.total_vm_kib is None or victim.anon_rss_kib is None:
+        return None
+    sizes = (victim.total_vm_kib, victim.anon_rss_kib, victim.file_rss_kib, victim.shmem_rss_kib, victim.pgtables_kib)
+    return victim.pid, victim.comm, *sizes
+
+
+def _is_told_otherwise(one: Timed, other: Timed) -> bool:
+    if one.moment.axis != other.moment.axis:
+        return True
+    first, second = one.event.stamp, other.event.stamp
+    forms = [(stamp.form, stamp.uptime_s is None) for stamp in (first, second)]
+    return one.event.place.file == other.event.place.file and forms[0] != forms[1]
 
 
 def _without_twins(events: list[Timed]) -> list[Timed]:

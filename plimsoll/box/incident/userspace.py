@@ -44,6 +44,10 @@ _DRY_REASON = "a dry run: no signal was sent"
 _ACTS = re.compile(r"low memory! at or below|[Ss]ending SIG\w+ to|[Kk]illing process", re.IGNORECASE)
 _OOMD = re.compile(r"(Killed|Marked) (\S*[/.]\S*)(?: for killing)? due to (.+)")
 _OOMD_PRESSURE = re.compile(r"memory pressure for (\S+) being ([\d.]+%) > ([\d.]+%)(?: for > (\S+))?")
+_OOMD_BEFORE_249 = re.compile(
+    r"Memory pressure for (\S+) is greater than (\d+) for more than (\d+) seconds and there was reclaim activity"
+    r"|Swap used \(.*\) (?:/ total \(.*\) )?is more than \S+"
+)
 _OOMD_FAILED = re.compile(
     r"Failed to kill (?:any )?(?:cgroup\(s\)|cgroup\S*|\S+)(?: under)?(?: (/\S*))?(?: based on (\w+))?[^:]*: (.+)"
 )
@@ -242,6 +246,8 @@ class Userspace:
                 self._sink.note(
                     line, "pressure", f"{pressure[1]} was at {pressure[2]}, above the limit of {pressure[3]}"
                 )
+        elif _OOMD_BEFORE_249.match(line.text):
+            self._sink.note(line, "pressure", f"systemd-oomd: {line.text}")
         elif line.program and (match := _OOMD_FAILED.match(line.text)):
             by = f"based on {match[2]}" if match[2] else None
             reason = ": ".join(part for part in (by, match[3]) if part)
