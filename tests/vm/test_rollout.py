@@ -37,7 +37,8 @@ class Fleet:
 
     def command(self, *arguments: str) -> list[str]:
         """Return the command line of a rollout over both."""
-        return [*PLIMSOLL, "rollout", "--json", "-F", str(self.home / ".ssh/config"), *arguments]
+        config = [] if "--resume" in arguments else ["-F", str(self.home / ".ssh/config")]
+        return [*PLIMSOLL, "rollout", "--json", *config, *arguments]
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Begin a rollout, and do not wait for its end."""
