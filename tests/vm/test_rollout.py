@@ -107,7 +107,7 @@ def test_a_canary_that_fails_spares_the_others(fleet: Fleet) -> None:
     assert_untouched(second)
     canary.succeed(f"umount {DIRECTORY} && flock -n /run/plimsoll/operator.lock true")
     code, found = fleet.run("--resume")
-    assert (code, found["resumable"]) == (0, False)
+    assert (code, found["resumable"]) == (0, False), found["hosts"]
     assert_done(fleet)
 
 
@@ -138,5 +138,5 @@ def test_a_canary_that_loses_power_in_the_middle(fleet: Fleet) -> None:
     assert_untouched(second)
     breaking.assert_login(canary)
     code, found = fleet.run("--resume")
-    assert code == 0
+    assert code == 0, found["hosts"]
     assert_done(fleet)
