@@ -10,11 +10,22 @@ HAS_VISUDO = any(Path(directory, "visudo").exists() for directory in ("/usr/sbin
 
 
 def _run(
-    there: Path, *purposes: str, machine: str = "x86_64", uid: int = 1000, has: tuple[str, ...] = ()
+    there: Path,
+    *purposes: str,
+    machine: str = "x86_64",
+    uid: int = 1000,
+    has: tuple[str, ...] = (),
+    runs_arm: bool = True,
 ) -> subprocess.CompletedProcess[str]:
     """Run it where these programs are, and no others; what its apt-get is asked is written beside them."""
-    stand_ins = {"uname": f"echo {machine}", "id": f"echo {uid}", "apt-get": f"echo $* >>{there}/asked"}
-    for name, text in {**stand_ins, **dict.fromkeys(has, "exit 1")}.items():
+    # the packages bring what says whether programs of arm64 run
+    brings = f"printf '#!/bin/sh\\n' >{there}/arch-test; /bin/chmod +x {there}/arch-test"
+    stand_ins = {"uname": f"echo {machine}", "id": f"echo {uid}", "apt-get": f"echo $* >>{there}/asked; {brings}"}
+    there_already = {
+        **dict.fromkeys(has, "exit 1"),
+        **({"arch-test": "exit 0"} if "arch-test" in has and runs_arm else {}),
+    }
+    for name, text in {**stand_ins, **there_already}.items():
         (there / name).write_text(f"#!/bin/sh\n{text}\n")
         (there / name).chmod(0o755)
     (there / "sh").symlink_to("/bin/sh")
@@ -51,6 +62,15 @@ def test_what_is_there_needs_no_package_manager(tmp_path: Path, purpose: str, ha
     """Where all programs are there, nothing is asked of apt."""
     assert _run(tmp_path, purpose, uid=0, has=has).returncode == 0
     assert not (tmp_path / "asked").exists()
+
+
+def test_programs_of_another_architecture_that_do_not_run(tmp_path: Path) -> None:
+    """Without systemd nobody tells the kernel how: who may not do it is told the line that does."""
+    has = ("qemu-system-aarch64", "qemu-aarch64-static", "arch-test")
+    ran = _run(tmp_path, "arm", has=has, runs_arm=False)
+    assert ran.returncode == 1
+    assert "programs of arm64 do not run here; type this line as root" in ran.stderr
+    assert "/usr/lib/binfmt.d/qemu-aarch64.conf >/proc/sys/fs/binfmt_misc/register" in ran.stderr
 
 
 @pytest.mark.skipif(HAS_VISUDO, reason="visudo is found here in any case")
