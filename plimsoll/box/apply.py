@@ -5,40 +5,15 @@ target, rename the staged files into place, act. A reset at any point leaves eve
 ledger ahead of the change.
 """
 
-import fcntl
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.box import actions, declarations, files, ledger, managers, revert
-from plimsoll.box.errors import REFUSED, BoxError
 from plimsoll.box.host import Host
 from plimsoll.box.model import PLAN_SCHEMA
-
-LOCK = "/run/plimsoll/lock"
-
-
-class RefusedError(BoxError):
-    """Another run holds the lock; try again later."""
-
-    exit_code = REFUSED
-
-
-@contextmanager
-def exclusively(host: Host, *, wait: bool = False) -> Iterator[None]:
-    """Hold the one lock under which a host is changed; when it is taken, wait or raise RefusedError at once."""
-    os.makedirs(host.path(os.path.dirname(LOCK)), mode=0o755, exist_ok=True)
-    descriptor = os.open(host.path(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield
-    except BlockingIOError as error:
-        raise RefusedError("another plimsoll is changing this host; try again when it has ended") from error
-    finally:
-        os.close(descriptor)
 
 
 def apply(plan: Mapping[str, Any], host: Host, program: bytes = b"") -> Iterator[str]:

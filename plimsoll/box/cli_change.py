@@ -13,6 +13,7 @@ from plimsoll.box import apply as changing
 from plimsoll.box import revert as reverting
 from plimsoll.box import rollback as way_back
 from plimsoll.box.errors import GOOD, INTERNAL, UsageError
+from plimsoll.box.exclusive import exclusively
 from plimsoll.box.host import Host
 from plimsoll.box.model import GUARDED_LAYER, LAYERS, ROLLBACK_DELAY_S
 
@@ -38,7 +39,7 @@ def apply(_arguments: argparse.Namespace, host: Host, program: bytes) -> int:
     except (ValueError, TypeError) as error:
         raise UsageError(f"the plan is not a JSON object: {error}") from error
     _carry_on_without_a_terminal()
-    with changing.exclusively(host):
+    with exclusively(host):
         try:
             for line in changing.apply(plan, host, program):
                 _say(line)
@@ -72,7 +73,7 @@ def revert(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
     if arguments.dry:
         return _report(reverting.preview(host, arguments.layer))
     _carry_on_without_a_terminal()
-    with changing.exclusively(host):
+    with exclusively(host):
         code = _report(reverting.revert(host, arguments.layer))
         if arguments.layer in (None, GUARDED_LAYER) and way_back.is_armed(host):
             _say(way_back.disarm(host))
@@ -113,7 +114,7 @@ def rollback(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
         _say(way_back.disarm(host))
         return GOOD
     # a change that is under way is waited for: it may be what is to be taken back
-    with changing.exclusively(host, wait=True):
+    with exclusively(host, wait=True):
         if arguments.verb == "arm":
             _say(way_back.arm(host, arguments.layer, arguments.delay_s))
             return GOOD

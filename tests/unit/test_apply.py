@@ -1,11 +1,14 @@
 """Carrying out a plan: all files or none, and nothing before it is recorded."""
 
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from plimsoll.box import actions, apply, files, ledger
+from plimsoll.box import actions, apply, exclusive, files, ledger
 from plimsoll.box.model import PLAN_SCHEMA
 from tests.unit.builders import FakeHost, names_in, tree, write_tree
 
@@ -134,7 +137,38 @@ def test_program_comes_from_the_command_itself(tmp_path: Path) -> None:
 def test_one_at_a_time(tmp_path: Path) -> None:
     """While one run changes the host another is refused, and may go on afterwards."""
     host = _host(tmp_path)
-    with apply.exclusively(host), pytest.raises(apply.RefusedError, match="another plimsoll"), apply.exclusively(host):
+    with (
+        exclusive.exclusively(host),
+        pytest.raises(exclusive.RefusedError, match="another plimsoll"),
+        exclusive.exclusively(host),
+    ):
         pytest.fail("two at a time")
-    with apply.exclusively(host):
-        assert (tmp_path / apply.LOCK[1:]).exists()
+    with exclusive.exclusively(host):
+        assert (tmp_path / exclusive.LOCK[1:]).exists()
+
+
+def test_a_host_that_nobody_changes_is_settled(tmp_path: Path) -> None:
+    """Nothing is waited for where there was no change, where the last one is long ago, and beyond the limit."""
+    host = _host(tmp_path)
+    exclusive.settle(host, 60, 60)
+    with exclusive.exclusively(host):
+        pass
+    began_s = time.monotonic()
+    exclusive.settle(host, 60, 0.2)
+    assert 0.15 < time.monotonic() - began_s < 20
+    long_ago_s = time.time() - 61
+    os.utime(tmp_path / exclusive.LOCK[1:], (long_ago_s, long_ago_s))
+    exclusive.settle(host, 60, 600)
+
+
+def test_what_is_changed_is_waited_for(tmp_path: Path) -> None:
+    """As long as somebody holds the lock, and then until nobody has held it for the time."""
+    host = _host(tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        with exclusive.exclusively(host):
+            waiting = pool.submit(exclusive.settle, host, 0.5, 60)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.8)
+        released_s = time.monotonic()
+        waiting.result(30)
+    assert time.monotonic() - released_s > 0.4

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll.box import apply, cli, cli_change, ledger, rollback, verify
+from plimsoll.box import cli, cli_change, exclusive, ledger, rollback, verify
 from plimsoll.box.model import PLAN_SCHEMA, WANTED_SCHEMA, Wanted
 from tests.unit.builders import FakeHost, stock_host, sysctl, tree, write_tree
 
@@ -151,7 +151,7 @@ def test_another_run_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """While the lock is held a second run ends at once with EX_TEMPFAIL."""
     host = FakeHost(root=str(tmp_path))
     _feed(monkeypatch, json.dumps(_plan()))
-    with apply.exclusively(host):
+    with exclusive.exclusively(host):
         assert cli.main(["apply"], host) == 75
 
 
