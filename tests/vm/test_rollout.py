@@ -111,18 +111,6 @@ def test_a_canary_that_fails_spares_the_others(fleet: Fleet) -> None:
     assert_done(fleet)
 
 
-def test_a_canary_whose_state_cannot_be_read(fleet: Fleet) -> None:
-    """It is left out before anything is done, with the reason, and the second is not touched."""
-    fleet.canary.succeed(f"mkdir -p {OURS}/in-the-way")
-    with fleet.start("--yes", "--canary", fleet.canary.name) as process:
-        out, err = process.communicate(timeout=deploying.DEPLOY_TIMEOUT_S)
-    assert (process.returncode, out) == (4, "")
-    assert f"--canary {fleet.canary.name}: it is left out: " in err
-    assert OURS in err
-    for machine in (fleet.canary, fleet.second):
-        machine.fail(f"ls {LEDGER}")
-
-
 def test_a_canary_that_loses_power_in_the_middle(fleet: Fleet) -> None:
     """One line says that it was lost, the second is not touched, and going on brings both to their end."""
     canary, second = fleet.canary, fleet.second
