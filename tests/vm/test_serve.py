@@ -36,7 +36,7 @@ LARGE = Plan(
 BURSTING = Plan(
     (
         Phase("weights", grow_percent=30, percent_per_s=20, loading=True),
-        Phase("requests", hold_s=60),
+        Phase("requests", hold_s=180),
         Phase("drafts", grow_percent=150, percent_per_s=20),
     ),
     memory="ordinary",
