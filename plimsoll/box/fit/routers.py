@@ -2,10 +2,10 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
-from plimsoll.box.fit import compose, starting
+from plimsoll.box.fit import compose, presets, starting
 from plimsoll.box.fit import yaml_subset as yaml
 from plimsoll.box.fit.model import CannotTellError, Launch, Place
 from plimsoll.box.fit.starting import Around
@@ -164,17 +164,27 @@ def from_presets(host: Host, launch: Launch, path: str) -> list[Launch]:
             text = file.read(1 << 20)
     except OSError as error:
         raise CannotTellError(f"{path}: {error.strerror or error}: which models it offers is not known") from error
-    shared, sections = _sections(text)
-    if not sections:
+    return _presets(presets.sections(text, path), launch, path)
+
+
+def _presets(sections: Mapping[str, presets.Section], launch: Launch, path: str) -> list[Launch]:
+    """Return one launch for every section that is a model; raises CannotTellError for none."""
+    own = presets.for_each_model(launch.arguments)
+    shared = sections.get(presets.SHARED, presets.Section(0))
+    found: list[Launch] = []
+    notes: tuple[str, ...] = ()
+    for name, section in sections.items():
+        options = {**shared.options, **section.options}
+        place = Place(path, section.line)
+        if name == presets.DEFAULT and options.keys().isdisjoint(presets.MODELS):
+            notes = (f"{place}: this is for a model called {name}, and names none: it holds for no other model",)
+        elif name != presets.SHARED:
+            refused = (*launch.unknowns, *shared.refused, *section.refused)
+            words = (*own, *presets.beneath(own, options))
+            found.append(replace(launch, name=name, arguments=words, place=place, unknowns=refused))
+    if not found:
         raise CannotTellError(f"{path}: names no model in [brackets]")
-    own = _without_router(launch.arguments)
-    return [
-        replace(
-            launch, name=name, arguments=(*own, *_as_flags({**shared, **values})),
-            place=Place(path, line),
-        )
-        for name, (line, values) in sections.items()
-    ]  # fmt: skip
+    return [replace(each, notes=(*each.notes, *notes)) for each in found]
 
 
 def from_directory(host: Host, launch: Launch, path: str) -> list[Launch]:
@@ -184,44 +194,5 @@ def from_directory(host: Host, launch: Launch, path: str) -> list[Launch]:
     found = ggufs(outside(host, launch, path))
     if not found:
         raise CannotTellError(f"{path}: no GGUF model in it: which models it offers is not known")
-    own = _without_router(launch.arguments)
+    own = presets.for_each_model(launch.arguments)
     return [replace(launch, name=name, arguments=(*own, "-m", f"{path}/{name}")) for name in found]
-
-
-def _without_router(words: Sequence[str]) -> list[str]:
-    """Return the flags of a router that hold for each of its models."""
-    found, skip = [], False
-    for word in words:
-        if not skip and word not in ("--models-max", "--models-dir", "--models-preset"):
-            found.append(word)
-        skip = not skip and word in ("--models-max", "--models-dir", "--models-preset")
-    return found
-
-
-def _sections(text: str) -> tuple[dict[str, str], dict[str, tuple[int, dict[str, str]]]]:
-    """Return what holds for all models, and every model's own, with its line."""
-    shared: dict[str, str] = {}
-    found: dict[str, tuple[int, dict[str, str]]] = {}
-    current = shared
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw.strip()
-        if not line or line[0] in "#;":
-            continue
-        if line.startswith("[") and line.endswith("]"):
-            current = shared if line == "[*]" else found.setdefault(line[1:-1], (number, {}))[1]
-        elif "=" in line:
-            key, _, value = line.partition("=")
-            current[key.strip()] = value.strip()
-    return shared, found
-
-
-def _as_flags(values: Mapping[str, str]) -> list[str]:
-    words = []
-    for key, value in values.items():
-        if key.startswith("LLAMA_ARG_"):
-            key = key.removeprefix("LLAMA_ARG_").lower().replace("_", "-")  # noqa: PLW2901  # the same key, spelt out
-        if key in ("load-on-startup", "stop-timeout"):
-            continue
-        dashes = "-" if len(key) <= 3 and key != "fit" else "--"  # noqa: PLR2004  # short flags: c, ub, ngl
-        words += [f"{dashes}{key}"] if value.lower() in ("true", "on") else [f"{dashes}{key}", value]
-    return words
