@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from plimsoll.box.fit.advice import Advice
-    from plimsoll.box.fit.model import Estimate
+    from plimsoll.box.fit.model import Estimate, Launch
     from plimsoll.box.host import Host
 
 EXIT_CODES = {Verdict.FITS: GOOD, Verdict.TIGHT: DRIFT, Verdict.NO: DRIFT, Verdict.UNKNOWN: UNKNOWN}
@@ -49,7 +49,7 @@ def fit(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
         return _box_alone(box, host, as_json=arguments.json)
     context = Context(host, box)
     try:
-        estimates = ask.estimates(ask.launches(host, question), context)
+        estimates = ask.estimates(_launches(host, question), context)
     except CannotTellError as error:
         if arguments.json:
             print(json.dumps(report.refusal(str(error)), indent=1))
@@ -58,6 +58,19 @@ def fit(arguments: argparse.Namespace, host: Host, _program: bytes) -> int:
     answer = report.Answer(box, estimates, judged, _advice(estimates, context))
     _print(report.document(answer) if arguments.json else report.lines(answer))
     return EXIT_CODES[judged.verdict]
+
+
+def _launches(host: Host, question: ask.Question) -> list[Launch]:
+    """Return the engines that are asked about; raises CannotTellError, with what helps where that is known."""
+    try:
+        return ask.launches(host, question)
+    except CannotTellError as error:
+        from plimsoll.box.fit import unseen  # noqa: PLC0415  # few questions end here
+
+        why = unseen.command(question.command)
+        if not why:
+            raise
+        raise CannotTellError(why) from error
 
 
 def _advice(estimates: Sequence[Estimate], context: Context) -> list[Advice]:
@@ -73,8 +86,6 @@ def _advice(estimates: Sequence[Estimate], context: Context) -> list[Advice]:
 
 def _question(arguments: argparse.Namespace) -> ask.Question | None:
     compose = tuple(arguments.compose or ())
-    if len(compose) > 2:  # noqa: PLR2004  # a file and a service
-        raise UsageError("fit: --compose takes a file and one service; leave the service out for all of them")
     given = [bool(compose), arguments.unit is not None, arguments.pid is not None, bool(arguments.words)]
     if sum(given) > 1:
         raise UsageError("fit: a command, --compose, --unit and --pid exclude each other")

@@ -8,7 +8,7 @@ import pytest
 from plimsoll.box.fit import ask
 from plimsoll.box.fit.ask import Question
 from plimsoll.box.fit.box import of_size
-from plimsoll.box.fit.compose import interpolated
+from plimsoll.box.fit.compose_variables import interpolated
 from plimsoll.box.fit.model import CannotTellError, Launch, Mount
 from plimsoll.box.fit.protection import false_ones
 from plimsoll.box.host import Host

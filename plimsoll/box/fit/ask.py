@@ -45,8 +45,8 @@ def launches(host: Host, question: Question) -> list[Launch]:
     if question.compose:
         from plimsoll.box.fit import compose  # noqa: PLC0415  # not every question is about one
 
-        file, service = (*question.compose, "")[:2]
-        found = compose.from_file(host, _absolute(file), service, replace(around, environment=_own_environment(host)))
+        file, *services = question.compose
+        found = compose.from_file(host, _absolute(file), services, replace(around, environment=_own_environment(host)))
         return _some(found, file)
     if question.unit or question.pid is not None:
         return _of_units(host, question, around)
@@ -145,7 +145,7 @@ def _yaml_file(host: Host, path: str, text: str, around: Around) -> list[Launch]
         return routers.from_swap_text(host, text, path, around)
     if not _has_line(text, "services:") and _has_line(text, "model:"):
         return routers.from_recipe_text(host, text, path, around)
-    return compose.from_text(host, text, path, "", around)
+    return compose.from_text(host, text, path, (), around)
 
 
 def _presets_file(_host: Host, path: str, _text: str, around: Around) -> list[Launch]:

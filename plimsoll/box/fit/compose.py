@@ -2,89 +2,173 @@
 
 import posixpath
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from plimsoll.box import containers
-from plimsoll.box.fit import starting
+from plimsoll.box.fit import compose_command, compose_words, starting, unseen
 from plimsoll.box.fit import yaml_subset as yaml
+from plimsoll.box.fit.compose_command import Asked
+from plimsoll.box.fit.compose_variables import env_file, interpolated
 from plimsoll.box.fit.model import CannotTellError, Guards, Launch, Mount, Place
 from plimsoll.box.fit.starting import Around
-from plimsoll.box.fit.units import environment_file
 from plimsoll.box.host import Host
 
 DEFAULT_FILES = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
+OVERRIDES = tuple(f"{name}.override.{kind}" for name in ("compose", "docker-compose") for kind in ("yaml", "yml"))
 MAX_EXTENDS = 8
 MAX_INCLUDES = 50
-_STARTS = ("up", "run", "start", "create", "restart")
+MAX_SERVICES = 500
 
 
-def from_file(host: Host, path: str, service: str, around: Around) -> list[Launch]:
-    """Return the engines of a compose file, or of one service of it; raises CannotTellError."""
+def from_file(host: Host, path: str, services: Sequence[str], around: Around) -> list[Launch]:
+    """Return the engines of a compose file, or of some services with what they need; raises CannotTellError."""
+    return _read(host, path, Asked(tuple(services)), around)
+
+
+def from_text(host: Host, text: str, path: str, services: Sequence[str], around: Around) -> list[Launch]:
+    """Return the same of the text of a compose file; raises CannotTellError."""
+    return _asked_of(host, text, path, Asked(tuple(services)), around)
+
+
+def _read(host: Host, path: str, asked: Asked, around: Around) -> list[Launch]:
     text = host.text_or_none(path)
     if text is None:
         raise CannotTellError(f"{path}: cannot be read; name a compose file")
-    return from_text(host, text, path, service, around)
+    return _asked_of(host, text, path, asked, around)
 
 
 def from_arguments(host: Host, arguments: Sequence[str], around: Around) -> list[Launch]:
-    """Return what `docker compose [-f FILE] up [SERVICE]` starts; raises CannotTellError."""
-    words = list(arguments)
-    verb = next((i for i, word in enumerate(words) if word in _STARTS), None)
-    if verb is None:
+    """Return what `docker compose [-f FILE] up [SERVICE ...]` starts; raises CannotTellError."""
+    asked = compose_command.asked(arguments[list(arguments).index("compose") + 1 :])
+    if asked is None:
         return []
-    named = [words[i + 1] for i, word in enumerate(words[:-1]) if word in ("-f", "--file")]
-    named += [word.partition("=")[2] for word in words if word.startswith("--file=")]
-    if len(named) > 1:
+    if len(asked.files) > 1:
         raise CannotTellError(
-            f"{named[1]}: several compose files that are laid over each other are not understood here"
+            f"{asked.files[1]}: several compose files that are laid over each other are not understood here"
         )
-    candidates = named or [name for name in DEFAULT_FILES if host.exists(_beside(name, around.directory))]
+    directory = _beside(asked.project_directory, around.directory)
+    candidates = asked.files or [name for name in DEFAULT_FILES if host.exists(_beside(name, directory))]
     if not candidates:
-        raise CannotTellError(f"{around.directory}: no compose file in it; name one with --compose FILE")
-    services = [word for word in words[verb + 1 :] if not word.startswith("-")]
-    return from_file(host, _beside(candidates[0], around.directory), services[0] if services else "", around)
+        raise CannotTellError(f"{directory}: no compose file in it; name one with --compose FILE")
+    over = [name for name in OVERRIDES if not asked.files and host.exists(_beside(name, directory))]
+    if over:
+        raise CannotTellError(
+            f"{_beside(over[0], directory)}: compose lays it over {candidates[0]}, which is not understood here"
+        )
+    return _read(host, _beside(candidates[0], around.directory if asked.files else directory), asked, around)
 
 
 def _beside(name: str, directory: str) -> str:
     return posixpath.normpath(posixpath.join(directory, name))
 
 
-def from_text(host: Host, text: str, path: str, service: str, around: Around) -> list[Launch]:
-    """Return the engines of the text of a compose file; raises CannotTellError."""
-    found = document(text, path)
+def _asked_of(host: Host, text: str, path: str, asked: Asked, around: Around) -> list[Launch]:
+    """Return what is asked for of a project that begins with a text; raises CannotTellError."""
+    if re.search(r"^apiVersion:", text, re.MULTILINE) and re.search(r"^kind:", text, re.MULTILINE):
+        raise CannotTellError(
+            f"{path}: is a manifest of Kubernetes, which is not read here: ask about the command of its container"
+        )
+    directory = posixpath.dirname(path) or around.directory
+    if asked.project_directory:
+        directory = _beside(asked.project_directory, around.directory)
+    project = _Project(host, around, asked, [])
+    _add(project, document(text, path), path, directory, _variables(host, asked, directory, around))
+    return _engines(project)
+
+
+def _variables(host: Host, asked: Asked, directory: str, around: Around) -> dict[str, str]:
+    """Return the variables of a project: those of `--env-file`, else of `.env`, and above them those of the asker."""
+    found: dict[str, str] = {}
+    for name in asked.env_files:
+        path = _beside(name, around.directory)
+        text = host.text_or_none(path)
+        if text is None:
+            raise CannotTellError(f"{path}: --env-file cannot be read, and compose starts nothing without it")
+        found |= _of_env_file(text, path, {**found, **around.environment})
+    if not asked.env_files:
+        path = _beside(".env", directory)
+        found = _of_env_file(host.text_or_none(path) or "", path, around.environment)
+    return {**found, **around.environment}
+
+
+def _of_env_file(text: str, path: str, known: Mapping[str, str]) -> dict[str, str]:
+    try:
+        return env_file(text, known)
+    except ValueError as error:
+        raise CannotTellError(f"{path}: {error}") from error
+
+
+# --- which services ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _File:
+    path: str
+    directory: str
+    variables: Mapping[str, str]
+    services: yaml.Mapping
+
+
+@dataclass(frozen=True)
+class _Project:
+    """A compose file with those that it includes."""
+
+    host: Host
+    around: Around
+    asked: Asked
+    files: list[_File]
+
+    def of(self, name: str) -> _File | None:
+        """Return the file that a service is in, None for one that is in none."""
+        return next((file for file in self.files if name in file.services.items), None)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all services."""
+        return list(dict.fromkeys(name for file in self.files for name in file.services.items))
+
+    @property
+    def profiles(self) -> frozenset[str]:
+        """The profiles that are asked for."""
+        by_variable = self.files[-1].variables.get("COMPOSE_PROFILES", "")
+        return self.asked.profiles | frozenset(each.strip() for each in by_variable.split(","))
+
+
+def _add(
+    project: _Project, found: yaml.Mapping, path: str, directory: str, variables: Mapping[str, str], depth: int = 0
+) -> None:
+    """Add a file to a project, those that it includes first; raises CannotTellError."""
     services = found.items.get("services")
     if not isinstance(services, yaml.Mapping) and "include" not in found.items:
         raise CannotTellError(f"{path}: has no services, so it starts nothing")
-    directory = posixpath.dirname(path) or around.directory
-    variables = {**environment_file(host.text_or_none(f"{directory}/.env") or ""), **around.environment}
+    if depth > MAX_EXTENDS or len(project.files) > MAX_INCLUDES:
+        raise CannotTellError(f"{path}: includes something that includes something, too many times")
     file = _File(path, directory, variables, services if isinstance(services, yaml.Mapping) else yaml.Mapping(0))
-    if service and service in file.services.items:
-        return _service(host, file, service, around)
-    included = _included(host, found, file, service, around)
-    if service:
-        if included:
-            return included
-        raise _NoSuchServiceError(f"{path}: has no service {service!r}; it has {', '.join(file.services.items)}")
-    return [*included, *_all(host, file, around)]
+    node = found.items.get("include")
+    for each in node.items if isinstance(node, yaml.Sequence) else []:
+        paths = each.items.get("path") if isinstance(each, yaml.Mapping) else each
+        for name in _texts(paths):
+            _add_included(project, file, _interpolated(name, file), depth + 1)
+    project.files.append(file)
 
 
-def _included(host: Host, found_in: yaml.Mapping, file: "_File", service: str, around: Around) -> list[Launch]:
-    """Return the engines of the files that a file includes."""
-    node = found_in.items.get("include")
-    listed = node.items if isinstance(node, yaml.Sequence) else []
-    names = [
-        name for each in listed for name in _texts(each.items.get("path") if isinstance(each, yaml.Mapping) else each)
-    ]
-    found: list[Launch] = []
-    for name in names[:MAX_INCLUDES]:
-        path = _beside(interpolated(name, file.variables), file.directory)
-        try:
-            found += from_file(host, path, service, around.deeper())
-        except _NoSuchServiceError:
-            continue
-    return found
+def _add_included(project: _Project, file: _File, name: str, depth: int) -> None:
+    path = _beside(name, file.directory)
+    text = project.host.text_or_none(path)
+    if text is None:
+        raise CannotTellError(f"{path}: is included by {file.path}, and cannot be read")
+    directory = posixpath.dirname(path)
+    dotenv = _beside(".env", directory)
+    own = _of_env_file(project.host.text_or_none(dotenv) or "", dotenv, file.variables)
+    _add(project, document(text, path), path, directory, {**own, **file.variables}, depth)
+
+
+def _interpolated(text: str, file: _File) -> str:
+    try:
+        return interpolated(text, file.variables)
+    except ValueError as error:
+        raise CannotTellError(f"{file.path}: {error}") from error
 
 
 def _texts(node: yaml.Node | None) -> list[str]:
@@ -93,23 +177,88 @@ def _texts(node: yaml.Node | None) -> list[str]:
     return [node.text] if isinstance(node, yaml.Scalar) else []
 
 
-def _all(host: Host, file: "_File", around: Around) -> list[Launch]:
-    """Return the engines that start without a profile; where all of them have one, what must be said."""
-    chosen = set(file.variables.get("COMPOSE_PROFILES", "").split(","))
-    names = list(file.services.items)
-    found = [each for name in names if _starts(file, name, chosen) for each in _service(host, file, name, around)]
-    waiting = [name for name in names if not _starts(file, name, chosen) and _service(host, file, name, around)]
-    if not found and waiting:
+def _engines(project: _Project) -> list[Launch]:
+    """Return the engines of the services that start; raises CannotTellError where there is none to tell about."""
+    missing = next((name for name in project.asked.services if project.of(name) is None), "")
+    if missing:
+        path = project.files[-1].path
+        raise CannotTellError(f"{path}: has no service {missing!r}; it has {', '.join(project.names)}")
+    tried = _Tried()
+    by_profile = []
+    for name in _with_needed(project) if project.asked.services else project.names[:MAX_SERVICES]:
+        if project.asked.services or _starts(project, name):
+            tried.attempt(project, name)
+        else:
+            by_profile.append(name)
+    if tried.found:
+        return [*tried.found, *tried.failed]
+    waiting = [name for name in by_profile if _Tried().attempt(project, name)]
+    if tried.errors:
+        raise tried.errors[0]
+    if waiting:
         shown = f"{', '.join(waiting[:4])}{', …' if len(waiting) > 4 else ''}"  # noqa: PLR2004  # a line's worth
-        raise CannotTellError(f"{file.path}: its {len(waiting)} engines start by profile only; name one: {shown}")
-    return found
+        path = project.files[-1].path
+        raise CannotTellError(f"{path}: its {len(waiting)} engines start by profile only; name one: {shown}")
+    return []
 
 
-def _starts(file: "_File", name: str, chosen: set[str]) -> bool:
+@dataclass
+class _Tried:
+    """What became of services that were read; one that is not understood does not hide the others."""
+
+    found: list[Launch] = field(default_factory=list)
+    failed: list[Launch] = field(default_factory=list)
+    errors: list[CannotTellError] = field(default_factory=list)
+
+    def attempt(self, project: _Project, name: str) -> bool:
+        """Read a service; say whether it is an engine, or may be one."""
+        file = project.of(name)
+        before = len(self.found) + len(self.errors)
+        try:
+            self.found += [] if file is None else _service(project, file, name)
+        except CannotTellError as error:
+            why = f"the service {name} is not understood: {error}"
+            self.errors.append(error)
+            self.failed.append(Launch("unknown", name, (), unknowns=(why,), opaque=True))
+        return len(self.found) + len(self.errors) > before
+
+
+def _with_needed(project: _Project) -> list[str]:
+    """Return the services that are asked for, and before each what it depends on, directly or not."""
+    found: dict[str, None] = {}
+    open_names = list(project.asked.services)
+    while open_names and len(found) < MAX_SERVICES:
+        name = open_names.pop(0)
+        if name not in found:
+            found[name] = None
+            open_names += [] if project.asked.alone else _needed(project, name)
+    return list(found)
+
+
+def _needed(project: _Project, name: str) -> list[str]:
+    """Return what a service depends on; not what it can do without and nobody asks for."""
+    file = project.of(name)
+    try:
+        node = None if file is None else _extended(file, name, 0).items.get("depends_on")
+    except CannotTellError:
+        return []
+    if not isinstance(node, yaml.Mapping):
+        return _texts(node)
+    optional = {other for other, how in node.items.items()
+                if isinstance(how, yaml.Mapping) and _texts(how.items.get("required")) == ["false"]}  # fmt: skip
+    return [other for other in node.items if other not in optional or _starts(project, other)]
+
+
+def _starts(project: _Project, name: str) -> bool:
     """Say whether a service starts without being named."""
-    service = _extended(file, name, 0)
-    profiles = service.items.get("profiles")
-    return profiles is None or bool(chosen & set(_texts(profiles)))
+    file = project.of(name)
+    try:
+        profiles = None if file is None else _extended(file, name, 0).items.get("profiles")
+    except CannotTellError:
+        profiles = None
+    return file is not None and (
+        profiles is None or "*" in project.profiles or not project.profiles.isdisjoint(_texts(profiles))
+    )
 
 
 def document(text: str, path: str) -> yaml.Mapping:
@@ -123,31 +272,39 @@ def document(text: str, path: str) -> yaml.Mapping:
     return found
 
 
-class _NoSuchServiceError(CannotTellError):
-    """A service that is not in this file; it may be in another."""
+# --- one service ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _File:
-    path: str
-    directory: str
-    variables: Mapping[str, str]
-    services: yaml.Mapping
-
-
-def _service(host: Host, file: _File, name: str, around: Around) -> list[Launch]:
+def _service(project: _Project, file: _File, name: str) -> list[Launch]:
+    """Return the engine that a service starts; none for any other service. Raises CannotTellError."""
+    around, asked = project.around, project.asked if name in project.asked.services else Asked()
     service = _extended(file, name, 0)
     reader = _Reader(file, service)
     image = reader.text("image")
-    command = reader.words("command")
     entrypoint = reader.words("entrypoint") if _is_said(service, "entrypoint") else None
+    command = list(asked.command) or reader.words("command")
+    if "--entrypoint" in asked.run:
+        entrypoint, command = compose_words.split(asked.run["--entrypoint"][-1]), list(asked.command)
     place = Place(file.path, service.lines.get("command", service.line))
+    environment = _environment(project.host, reader) | _pairs(asked.run.get("--env", ()), file.variables)
     inner = replace(
-        around, name=name, place=place, environment=_environment(host, reader), contained=True,
+        around, name=name, place=place, environment=environment, contained=True,
         mounts=tuple(_mounts(reader, around)), guards=_guards(reader), directory=reader.text("working_dir") or "/",
         unknowns=(*around.unknowns, *reader.unknowns),
     )  # fmt: skip
-    return starting.in_container(host, image, entrypoint, command, inner)
+    started = starting.in_container(project.host, image, entrypoint, command, inner)
+    why = "" if started else unseen.image(image)
+    return [Launch("unknown", name, (), place=place, unknowns=(why,), opaque=True)] if why else started
+
+
+def _pairs(given: Sequence[str], variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of `-e NAME=value` and `-e NAME`."""
+    found = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if equals or name in variables:
+            found[name] = value if equals else variables[name]
+    return found
 
 
 def _is_said(service: yaml.Mapping, key: str) -> bool:
@@ -198,7 +355,7 @@ class _Reader:
         try:
             return interpolated(scalar.text, self.file.variables)
         except ValueError as error:
-            raise CannotTellError(f"{self.file.path}:{scalar.line}: {error}") from error
+            raise CannotTellError(f"{Place(self.file.path, scalar.line)}: {error}") from error
 
     def text(self, key: str) -> str:
         """Return one value, empty where there is none."""
@@ -212,20 +369,25 @@ class _Reader:
             return [self.fill(each) for each in node.items if isinstance(each, yaml.Scalar)]
         if not isinstance(node, yaml.Scalar) or node.is_null:
             return []
+        place = Place(self.file.path, node.line)
         try:
-            return shlex.split(self.fill(node))
+            found = compose_words.split(self.fill(node))
         except ValueError as error:
-            raise CannotTellError(f"{self.file.path}:{node.line}: {key}: {error}") from error
+            raise CannotTellError(f"{place}: {key}: {error}") from error
+        self.unknowns += [
+            f"{place}: {key}: compose keeps a blank or newline behind a backslash, and engines refuse the word {word!r}"
+            for word in compose_words.odd_words(found)
+        ]
+        return found
 
-    def texts(self, key: str) -> Iterator[str]:
-        """Yield the texts of a list, or the one text."""
-        node = self.service.items.get(key)
+    def env_files(self) -> Iterator[tuple[str, bool]]:
+        """Yield the paths of env files, and whether each must be there."""
+        node = self.service.items.get("env_file")
         for each in node.items if isinstance(node, yaml.Sequence) else [node]:
-            if isinstance(each, yaml.Scalar) and not each.is_null:
-                yield self.fill(each)
-            elif isinstance(each, yaml.Mapping) and isinstance(each.items.get("path"), yaml.Scalar):
-                path = each.items["path"]
-                yield self.fill(path) if isinstance(path, yaml.Scalar) else ""
+            path = each.items.get("path") if isinstance(each, yaml.Mapping) else each
+            needed = not isinstance(each, yaml.Mapping) or _texts(each.items.get("required")) != ["false"]
+            if isinstance(path, yaml.Scalar) and not path.is_null:
+                yield self.fill(path), needed
 
     def pairs(self, key: str) -> Iterator[tuple[str, str | None]]:
         """Yield names and values, from a mapping or a list of `NAME=value`; None for a name alone."""
@@ -243,12 +405,12 @@ class _Reader:
 
 def _environment(host: Host, reader: _Reader) -> dict[str, str]:
     found: dict[str, str] = {}
-    for name in reader.texts("env_file"):
+    for name, needed in reader.env_files():
         path = _beside(name, reader.file.directory)
         text = host.text_or_none(path)
-        if text is None:
+        if text is None and needed:
             reader.unknowns.append(f"{path}: env_file cannot be read")
-        found |= environment_file(text or "")
+        found |= _of_env_file(text or "", path, reader.file.variables)
     for name, value in reader.pairs("environment"):
         if value is not None:
             found[name] = value
@@ -291,71 +453,3 @@ def _limits(service: yaml.Mapping) -> yaml.Scalar | None:
     for key in ("deploy", "resources", "limits", "memory"):
         node = node.items.get(key) if isinstance(node, yaml.Mapping) else None
     return node if isinstance(node, yaml.Scalar) else None
-
-
-# --- variables --------------------------------------------------------------------------------------
-
-_NAME = re.compile(r"[A-Za-z_]\w*")
-
-
-def interpolated(text: str, variables: Mapping[str, str], depth: int = 0) -> str:
-    """Return a text with `$NAME`, `${NAME:-default}`, `:+`, `:?` and `$$` filled in, as compose does.
-
-    A variable that is not set and has no default stays as it is written: compose would take an empty text, and the
-    command would silently be another one. Raises ValueError for what compose refuses.
-    """
-    if depth > MAX_EXTENDS:
-        raise ValueError("variables with defaults that have defaults: nested too deeply")
-    found, position = "", 0
-    while position < len(text):
-        start = text.find("$", position)
-        if start < 0:
-            return found + text[position:]
-        found += text[position:start]
-        piece, position = _variable(text, start, variables, depth)
-        found += piece
-    return found
-
-
-def _variable(text: str, start: int, variables: Mapping[str, str], depth: int) -> tuple[str, int]:
-    """Return what the variable at `start` comes to, and where it ends."""
-    after = text[start + 1 : start + 2]
-    if after == "$":
-        return "$", start + 2
-    if after == "{":
-        end = _closing(text, start + 1)
-        return _braced(text[start + 2 : end - 1], variables, depth), end
-    match = _NAME.match(text, start + 1)
-    if match is None:
-        raise ValueError(f"{text[start : start + 20]!r}: a $ that begins no variable is written $$")
-    return variables.get(match[0], match.string[start : match.end()]), match.end()
-
-
-def _closing(text: str, position: int) -> int:
-    depth = 0
-    for index in range(position, len(text)):
-        depth += (text[index] == "{") - (text[index] == "}")
-        if not depth:
-            return index + 1
-    raise ValueError("a ${ is not closed")
-
-
-def _braced(inner: str, variables: Mapping[str, str], depth: int) -> str:
-    match = _NAME.match(inner)
-    if match is None:
-        raise ValueError(f"${{{inner[:20]}}} is no variable")
-    name, rest = match[0], inner[match.end() :]
-    value = variables.get(name)
-    operation = re.match(r":?[-+?]", rest)
-    if not rest:
-        return "${" + name + "}" if value is None else value
-    if operation is None:
-        raise ValueError(f"${{{inner[:40]}}} is not understood")
-    empty = value is None or (operation[0][0] == ":" and not value)
-    argument = rest[operation.end() :]
-    kind = operation[0][-1]
-    if kind == "?" and empty:
-        raise ValueError(f"{name} must be set: {argument or 'it has no default'}")
-    if kind == "+":
-        return "" if empty else interpolated(argument, variables, depth + 1)
-    return interpolated(argument, variables, depth + 1) if empty else str(value)
