@@ -78,10 +78,14 @@ def _advice(estimates: Sequence[Estimate], context: Context) -> list[Advice]:
 
     found = []
     for each in estimates:
-        own = each.launch.exclusive
-        beside = [other for other in estimates if other is not each and not (own and other.launch.exclusive == own)]
+        beside = [other for other in estimates if other is not each and _may_run_beside(other.launch, each.launch)]
         found.append(advise(Question(each, beside, context.box, lambda launch: ask.one(launch, context))))
     return found
+
+
+def _may_run_beside(one: Launch, other: Launch) -> bool:
+    shares = one.exclusive == other.exclusive != ""
+    return not shares or not set(one.mixes).isdisjoint(other.mixes)
 
 
 def _question(arguments: argparse.Namespace) -> ask.Question | None:

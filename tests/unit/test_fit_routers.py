@@ -1,13 +1,16 @@
-"""Routers: presets of llama-server as llama.cpp reads them."""
+"""Routers: presets of llama-server as llama.cpp reads them, and what llama-swap runs at the same time."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from plimsoll.box.fit import ask
-from plimsoll.box.fit.model import Estimate, Verdict
-from plimsoll.box.fit.verdict import judge
-from tests.unit.fit_builders import QWEN3_NEXT_GGUF, context, gib, spark, write_gguf
+from plimsoll.box.fit.model import Amount, CannotTellError, Estimate, Item, Verdict
+from plimsoll.box.fit.verdict import judge, together
+from plimsoll.box.host import Host
+from tests.unit.fit_builders import LLAMA_8B, QWEN3_NEXT_GGUF, context, gib, spark, write_gguf, write_model
 from tests.unit.fit_sources import launches, written
 
 # --- presets ----------------------------------------------------------------------------------------
@@ -107,3 +110,105 @@ def test_keys_before_the_first_section(tmp_path: Path) -> None:
     assert any("p.ini:1: this is for a model called default" in note for note in found[0].launch.notes)
     found = _presets(tmp_path, "ctx-size = 8192\nmodel = FILE\n[m]\nmodel = FILE\n")
     assert {each.launch.name: _settings(each).get("--ctx-size") for each in found} == {"default": 8192, "m": None}
+
+
+# --- llama-swap -------------------------------------------------------------------------------------
+
+SIZES = {"chat": 0.4, "code": 0.3, "embed": 0.1, "draw": 0.2}
+
+
+def _swap(tmp_path: Path, rest: str) -> tuple[list[Estimate], float]:
+    """Return the models of a configuration, and how much of the box their budgets come to, as a fraction."""
+    models = "".join(
+        f"  {name}:\n    cmd: vllm serve a/{name} --gpu-memory-utilization {size}\n" for name, size in SIZES.items()
+    )
+    path = written(tmp_path, "config.yaml", f"models:\n{models}{rest}")
+    found = [replace(each, unknowns=()) for each in launches(path)]
+    estimates = [Estimate(each, (Item("budget", Amount.exactly(round(SIZES[each.name] * 100)), ""),)) for each in found]
+    return estimates, together(estimates)[0].likely / 100
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        ("", 0.4),
+        ("  a: {members: [chat, code]}\n  b: {members: [embed, draw]}\n", 0.4),
+        ("  a: {swap: false, members: [code, embed]}\n", 0.4),
+        ("  a: {swap: false, members: [chat, code]}\n", 0.7),
+        ("  a: {swap: false, members: [chat, code]}\n  b: {swap: false, members: [embed, draw]}\n", 0.7),
+        ("  a: {persistent: true, members: [chat, code]}\n  b: {members: [embed, draw]}\n", 0.6),
+        ("  a: {exclusive: false, swap: false, members: [code, embed]}\n", 0.8),
+        ("  a: {exclusive: false, members: [code, embed]}\n  b: {persistent: true, members: [draw]}\n", 0.9),
+    ],
+)
+def test_groups_of_llama_swap(tmp_path: Path, groups: str, expected: float) -> None:
+    """Groups that exclude each other count as the largest; persistent ones and those that exclude none stay beside."""
+    assert _swap(tmp_path, f"groups:\n{groups}" if groups else "")[1] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("sets", "expected"),
+    [
+        ({"pair": "x & y"}, 0.7),
+        ({"one": "x | y"}, 0.4),
+        ({"all": "(x | y) & z & w"}, 0.7),
+        ({"all": "x | y & z"}, 0.4),
+        ({"base": "y | z", "all": "+base & w & y"}, 0.6),
+        ({"all": "+base & w", "base": "y & z"}, 0.6),
+        ({"small": "z & w"}, 0.4),
+        ({"twice": "x & x"}, 0.4),
+    ],
+)
+def test_the_matrix_of_llama_swap(tmp_path: Path, sets: Mapping[str, str], expected: float) -> None:
+    """Of the sets that run together the largest counts; a model in no set runs alone."""
+    rows = "".join(f"    {name}: '{text}'\n" for name, text in sets.items())
+    matrix = f"matrix:\n  vars: {{x: chat, y: code, z: embed, w: draw}}\n  sets:\n{rows}"
+    assert _swap(tmp_path, matrix)[1] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "why"),
+    [
+        ("{vars: {x: chat}, sets: {a: 'x & q'}}", "names q, which is none of the vars"),
+        ("{vars: {x: chat}, sets: {a: '+b', b: '+a'}}", "inside of itself"),
+        ("{vars: {x: chat}, sets: {a: '+b'}}", "is no set"),
+        ("{vars: {x: chat}, sets: {a: '(x'}}", "is not understood"),
+        ("{vars: {x: chat}, sets: {a: 'x x'}}", "is not understood"),
+        ("{vars: {x: chat}, sets: {a: 'x &'}}", "is not understood"),
+        ("{vars: {x: chat}}", "needs vars and sets"),
+        ("[x]", "no mapping"),
+        (f"{{vars: {{x: chat}}, sets: {{a: '{'&'.join(['(x|x|x|x)'] * 9)}'}}}}", "more than 1000 combinations"),
+        (f"{{vars: {{x: chat}}, sets: {{a: '{'(' * 5000}x{')' * 5000}'}}}}", "is not understood"),
+    ],
+)
+def test_a_matrix_that_cannot_be_followed(tmp_path: Path, matrix: str, why: str) -> None:
+    """What llama-swap refuses, or what is too much, is one error with its place."""
+    with pytest.raises(CannotTellError, match=rf"config\.yaml:10: .*{why}"):
+        _swap(tmp_path, f"matrix: {matrix}\n")
+
+
+def test_groups_beside_a_matrix(tmp_path: Path) -> None:
+    """Both at once are refused."""
+    with pytest.raises(CannotTellError, match="exclude each other"):
+        _swap(tmp_path, "groups: {}\nmatrix: {vars: {x: chat}, sets: {a: x}}\n")
+
+
+def test_models_that_run_together_are_judged_together(tmp_path: Path) -> None:
+    """Two models of a set that fit alone do not fit together; what is beside them decides about advice as well."""
+    model = write_model(tmp_path / "m", LLAMA_8B, gib(16))
+    entry = f"    cmd: vllm serve {model} --max-model-len 8192 --gpu-memory-utilization 0.5\n"
+    models = f"models:\n  one:\n{entry}  two:\n{entry}"
+    for sets, verdict in (("x | y", Verdict.FITS), ("x & y", Verdict.NO)):
+        text = f"{models}matrix:\n  vars: {{x: one, y: two}}\n  sets: {{all: '{sets}'}}\n"
+        found = [ask.one(each, context()) for each in launches(written(tmp_path, "c.yaml", text))]
+        assert judge(found, spark()).verdict is verdict
+
+
+def test_variables_of_llama_swap(tmp_path: Path) -> None:
+    """`${env.NAME}` is filled in from where llama-swap is started, in macros as well; what is not set is refused."""
+    macros = "macros:\n  dir: ${env.HOME}/models\nmodels:\n  m:\n    cmd: |\n      # ${env.GONE}\n"
+    path = written(tmp_path, "c.yaml", f"{macros}      llama-server -m ${{dir}}/x.gguf -c ${{env.SIZE}}\n")
+    own = Host(environment={"HOME": "/home/x", "SIZE": "4096"})
+    assert launches(path, host=own)[0].arguments == ("-m", "/home/x/models/x.gguf", "-c", "4096")
+    with pytest.raises(CannotTellError, match=r"c\.yaml:5: \$\{env\.SIZE\} is not set"):
+        launches(path)

@@ -101,6 +101,7 @@ models:
 groups:
   always:
     swap: false
+    exclusive: false
     members: [three]
 """
 

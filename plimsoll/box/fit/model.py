@@ -141,7 +141,9 @@ class Launch:
     opaque: bool = False
     """Whether its flags are not known at all, so that not even the defaults can be taken."""
     exclusive: str = ""
-    """Of launches with the same name here only one runs at a time."""
+    """Of launches with the same name here only one runs at a time, or one of their mixes."""
+    mixes: tuple[str, ...] = ()
+    """Those of the same mix run together; empty for one that runs alone."""
 
 
 @dataclass(frozen=True)

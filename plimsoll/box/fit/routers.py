@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from plimsoll.box.fit import compose, presets, starting
+from plimsoll.box.fit import compose, presets, starting, swap_sets
 from plimsoll.box.fit import yaml_subset as yaml
 from plimsoll.box.fit.model import CannotTellError, Launch, Place
 from plimsoll.box.fit.starting import Around
@@ -13,7 +13,6 @@ from plimsoll.box.host import Host
 
 MAX_MODELS = 500
 MAX_MACRO_DEPTH = 10
-DEFAULT_GROUP = "models that are swapped"
 PORT = "5800"
 """What llama-swap fills in first for ${PORT}; which one it is takes no memory."""
 
@@ -33,11 +32,13 @@ def from_swap_text(host: Host, text: str, path: str, around: Around) -> list[Lau
     if not isinstance(models, yaml.Mapping):
         raise CannotTellError(f"{path}: has no models, so it starts nothing")
     shared = _macros(document)
-    groups = _groups(document)
+    shares = swap_sets.shares(document, path)
     found: list[Launch] = []
     for name, model in list(models.items.items())[:MAX_MODELS]:
         if isinstance(model, yaml.Mapping):
-            found += _model(host, path, name, model, replace(around, exclusive=groups.get(name, DEFAULT_GROUP)), shared)
+            share = shares.get(name, swap_sets.Share())
+            started = _model(host, path, name, model, around, shared)
+            found += [replace(each, exclusive=share.exclusive, mixes=share.mixes) for each in started]
     return found
 
 
@@ -48,53 +49,57 @@ def _macros(node: yaml.Mapping) -> dict[str, str]:
     return {name: each.text for name, each in macros.items.items() if isinstance(each, yaml.Scalar)}
 
 
-def _groups(document: yaml.Mapping) -> dict[str, str]:
-    """Return of every model in which group only one runs at a time; empty for a group that runs together."""
-    groups = document.items.get("groups")
-    found: dict[str, str] = {}
-    for name, group in groups.items.items() if isinstance(groups, yaml.Mapping) else ():
-        members = group.items.get("members") if isinstance(group, yaml.Mapping) else None
-        swap = group.items.get("swap") if isinstance(group, yaml.Mapping) else None
-        together = isinstance(swap, yaml.Scalar) and swap.text.lower() in ("false", "no", "off")
-        for member in members.items if isinstance(members, yaml.Sequence) else ():
-            if isinstance(member, yaml.Scalar):
-                found[member.text] = "" if together else f"group {name}"
-    return found
-
-
 def _model(
     host: Host, path: str, name: str, model: yaml.Mapping, around: Around, shared: Mapping[str, str]
 ) -> list[Launch]:
     command = model.items.get("cmd")
     if not isinstance(command, yaml.Scalar):
         return []
-    macros = {"PORT": PORT, "MODEL_ID": name, **shared, **_macros(model)}
+    macros = {"PORT": PORT, "MODEL_ID": name, **shared, **_macros(model), **_variables(around)}
     place = Place(path, command.line)
-    text = _filled(command.text, macros, place)
+    # before macros are filled in: they may hold a # that begins no comment, and a comment may name what is not set
+    text = _filled(_uncommented(command.text), macros, place)
     given = model.items.get("env")
     pairs = (
         [each.text for each in given.items if isinstance(each, yaml.Scalar)] if isinstance(given, yaml.Sequence) else []
     )
     environment = dict(_filled(each, macros, place).partition("=")[::2] for each in pairs)
     inner = replace(around, name=name, place=place, environment={**around.environment, **environment})
-    started = starting.from_script(host, _one_command(text), inner)
+    started = starting.from_script(host, _one_command(_uncommented(text)), inner)
     return [replace(each, name=name, place=place) for each in started]
 
 
 def _one_command(text: str) -> str:
-    """Return a command over several lines as one: llama-swap needs no backslash for that, and has comments."""
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    return " ".join(line.rstrip().removesuffix("\\") for line in lines)
+    """Return a command over several lines as one: llama-swap needs no backslash for that."""
+    return " ".join(line.rstrip().removesuffix("\\") for line in text.splitlines())
+
+
+def _uncommented(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+
+
+_MACRO = re.compile(r"\$\{([A-Za-z0-9_-]+|env\.[A-Za-z_]\w*)\}")
+
+
+def _variables(around: Around) -> dict[str, str]:
+    """Return the environment of llama-swap as macros: `${env.NAME}`."""
+    home = {"HOME": around.homes[0]} if around.homes and not around.contained else {}
+    return {f"env.{name}": value for name, value in {**home, **around.environment}.items()}
 
 
 def _filled(text: str, macros: Mapping[str, str], place: Place) -> str:
-    """Return a text with its `${macros}` filled in; raises CannotTellError for a cycle."""
+    """Return a text with its `${macros}` filled in; raises CannotTellError for a cycle, or a variable without value."""
     for _ in range(MAX_MACRO_DEPTH):
-        filled = re.sub(r"\$\{([A-Za-z0-9_-]+)\}", lambda match: macros.get(match[1], match[0]), text)
+        filled = _MACRO.sub(lambda match: macros.get(match[1], match[0]), text)
         if filled == text:
-            return text
+            break
         text = filled
-    raise CannotTellError(f"{place}: macros that name each other")
+    else:
+        raise CannotTellError(f"{place}: macros that name each other")
+    missing = next((match[1] for match in _MACRO.finditer(text) if match[1].startswith("env.")), "")
+    if missing:
+        raise CannotTellError(f"{place}: ${{{missing}}} is not set here, and llama-swap refuses what is not set")
+    return text
 
 
 # --- recipes ----------------------------------------------------------------------------------------

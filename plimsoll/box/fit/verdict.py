@@ -56,19 +56,30 @@ def _free(box: Box, *, running: bool) -> tuple[int | None, str]:
 
 
 def together(estimates: Sequence[Estimate]) -> tuple[Amount, Amount]:
-    """Return what is kept and what the start takes; of those that replace each other the largest counts."""
+    """Return what is kept and what the start takes; of those that replace each other the largest mix counts."""
     kept, passing = NOTHING, NOTHING
     for name in dict.fromkeys(each.launch.exclusive for each in estimates):
         group = [each for each in estimates if each.launch.exclusive == name]
-        if name:
-            kept += _largest([each.steady for each in group])
-            passing += _largest([each.passing for each in group])
-        else:
-            kept += total(each.steady for each in group)
-            starts = [each.passing for each in group]
-            # they may start one after the other, or all at once
-            passing += Amount(0, max((each.likely for each in starts), default=0), sum(each.high for each in starts))
+        mixes = [_side_by_side(mix) for mix in (_mixes(group) if name else [group])]
+        kept += _largest([mix[0] for mix in mixes])
+        passing += _largest([mix[1] for mix in mixes])
     return kept, passing
+
+
+def _mixes(group: Sequence[Estimate]) -> list[list[Estimate]]:
+    """Return what of a group runs at the same time, each mix once."""
+    found: dict[str, list[Estimate]] = {}
+    for each in group:
+        for name in each.launch.mixes:
+            found.setdefault(name, []).append(each)
+    return [*([each] for each in group if not each.launch.mixes), *found.values()]
+
+
+def _side_by_side(group: Sequence[Estimate]) -> tuple[Amount, Amount]:
+    starts = [each.passing for each in group]
+    # they may start one after the other, or all at once
+    spike = Amount(0, max((each.likely for each in starts), default=0), sum(each.high for each in starts))
+    return total(each.steady for each in group), spike
 
 
 def _largest(amounts: Sequence[Amount]) -> Amount:
