@@ -290,6 +290,83 @@ def test_a_larger_fraction_is_never_safer(tmp_path: Path) -> None:
     assert set(found) == {0, 1, 2}
 
 
+# --- what vLLM keeps on the host --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "environment", "expected"),
+    [
+        ({"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"cpu_bytes_to_use": gib(60)}}, {}, 60),
+        ({"kv_connector": "SimpleCPUOffloadConnector", "kv_connector_extra_config": {"cpu_bytes_to_use": gib(8)}},
+         {}, 8),
+        ({"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}, {"LMCACHE_MAX_LOCAL_CPU_SIZE": "60"}, 60),
+        ({"kv_connector": "LMCacheConnectorV1"}, {}, 5),
+        ({"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": [
+            {"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"cpu_bytes_to_use": gib(4)}},
+            {"kv_connector": "LMCacheConnectorV1", "kv_connector_extra_config": {"lmcache.max_local_cpu_size": 2}},
+        ]}}, {}, 6),
+    ],
+)  # fmt: skip
+def test_connectors_that_keep_a_cache_on_the_host(
+    tmp_path: Path, config: dict[str, Any], environment: dict[str, str], expected: int
+) -> None:
+    """What a connector pins of the host's memory comes on top of the budget."""
+    model = write_model(tmp_path / "m", LLAMA_8B, gib(15))
+    common = (str(model), "--gpu-memory-utilization", "0.4", "--max-model-len", "8192")
+    plain = _estimate("vllm", *common)
+    with_it = _estimate("vllm", *common, "--kv-transfer-config", json.dumps(config), environment=environment)
+    assert with_it.steady.likely - plain.steady.likely == gib(expected)
+    assert with_it.unknowns == ()
+
+
+@pytest.mark.parametrize(
+    ("config", "environment", "why"),
+    [
+        ('{"kv_connector":"SomeConnector"}', {}, "the connector SomeConnector takes"),
+        ('{"kv_connector":"OffloadingConnector"}', {}, "cpu_bytes_to_use is missing"),
+        ('{"kv_connector":"OffloadingConnector","kv_connector_extra_config":{"cpu_bytes_to_use":"$N"}}', {}, "no size"),
+        ('{"kv_connector":"LMCacheConnectorV1"}', {"LMCACHE_CONFIG_FILE": "/l.yaml"}, "LMCACHE_CONFIG_FILE"),
+        ('{"kv_connector":"LMCacheConnectorV1"}', {"LMCACHE_MAX_LOCAL_CPU_SIZE": "${N}"}, "no size"),
+        ('{"kv_connector":"MultiConnector"}', {}, "names no connectors"),
+        ("$CONFIG", {}, "is not known here"),
+    ],
+)
+def test_connectors_that_are_not_known(tmp_path: Path, config: str, environment: dict[str, str], why: str) -> None:
+    """What a connector takes is no guess: nothing fits for certain beside it."""
+    model = write_model(tmp_path / "m", LLAMA_8B, gib(15))
+    common = (str(model), "--gpu-memory-utilization", "0.4", "--max-model-len", "8192")
+    estimate = _estimate("vllm", *common, "--kv-transfer-config", config, environment=environment)
+    assert any(why in each for each in estimate.unknowns)
+    assert _verdict(estimate) is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize("size", ["$KV", "20GiB"])
+@pytest.mark.parametrize("more", [(), ("--gpu-memory-utilization", "0.95")])
+def test_a_size_of_the_cache_that_is_not_known(tmp_path: Path, size: str, more: tuple[str, ...]) -> None:
+    """A fixed size goes before the fraction, so that no fraction stands in for one that is not understood."""
+    model = write_model(tmp_path / "m", LLAMA_8B, gib(16))
+    estimate = _estimate("vllm", str(model), "--kv-cache-memory-bytes", size, *more)
+    assert [item.name for item in estimate.items] == ["weights"]
+    assert _verdict(estimate) is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "words", [("--compilation-config", "3"), ("-cc", "3"), ("-cc.mode", "3"), ("--compilation-config", '{"mode":3}')]
+)
+def test_a_level_of_compilation(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """It decides nothing about memory, in whatever form; the flag after it is read."""
+    model = write_model(tmp_path / "m", LLAMA_8B, gib(15))
+    estimate = _estimate("vllm", str(model), *words, "--gpu-memory-utilization", "0.3", "--max-model-len", "8192")
+    assert (estimate.unknowns, estimate.unknown_flags, _verdict(estimate)) == ((), (), Verdict.FITS)
+
+
+def test_a_key_of_a_flag_keeps_its_underscores() -> None:
+    """`_` is the same as `-` in the name of a flag, not in what stands behind its dot."""
+    words = ("m", "--speculative_config.num_speculative_tokens", "3", "--speculative-config.method", "ngram")
+    read = flags.read(vllm_flags.TABLE, words, {})
+    assert read.get("--speculative-config") == {"num_speculative_tokens": 3, "method": "ngram"}
+
+
 # --- SGLang -----------------------------------------------------------------------------------------
 
 
@@ -328,6 +405,16 @@ def test_flags_of_sglang() -> None:
     assert (read.get("--tp-size"), read.get("--mem-fraction-static")) == (2, 0.5)
     assert read.get("--enable-hierarchical-cache") is True
     assert read.unknown_flags == []
+
+
+def test_flags_that_sglang_refuses(tmp_path: Path) -> None:
+    """SGLang takes no `_` in a flag: it is said, and its own default is no figure then."""
+    model = write_model(tmp_path / "m", LLAMA_8B, gib(15))
+    estimate = _estimate("sglang", "--model-path", str(model), "--mem_fraction_static", "0.4")
+    assert "write --mem-fraction-static" in estimate.unknowns[0]
+    assert all(item.name != "keys and values" for item in estimate.items)
+    assert _verdict(estimate) is Verdict.UNKNOWN
+    assert flags.read(sglang_flags.TABLE, ("--model-path", "m", "--ep", "1"), {}).unknown_flags == []
 
 
 # --- llama.cpp and Ollama ---------------------------------------------------------------------------

@@ -193,7 +193,8 @@ def _others(table: Table, name: str, after: list[str], has_value: bool, found: R
 
 
 def _resolved(table: Table, written: str, names: Sequence[str]) -> str:
-    name = written.replace("_", "-") if table.dashes and written.startswith("--") else written
+    before, dot, key = written.partition(".")
+    name = before.replace("_", "-") + dot + key if table.dashes and written.startswith("--") else written
     if name in names or not table.abbreviates or not name.startswith("--"):
         return name
     begins = [each for each in names if each.startswith(name)]

@@ -35,8 +35,8 @@ class _Static:
 def estimate(launch: Launch, context: Context) -> Estimate:
     """Return what one SGLang server takes."""
     words, missing = with_config(context.host, launch)
-    launch = replace(launch, unknowns=(*launch.unknowns, *missing))
     read = flags.read(sglang_flags.TABLE, words, launch.environment, launch.place)
+    launch = replace(launch, unknowns=(*launch.unknowns, *missing, *_refused(read)))
     parts = read.get("--tp-size", 1) * read.get("--pp-size", 1)
     replicas = 1 if read.get("--enable-dp-attention") else read.get("--dp-size", 1)
     ranks, assumed = shared.ranks_of(context.box, parts, replicas, read.get("--nnodes"), spread=False)
@@ -59,6 +59,17 @@ def estimate(launch: Launch, context: Context) -> Estimate:
     if weights is not None and static.size and weights.amount.likely >= static.size and ranks.unified:
         return replace(done, never=shared.shortfall(static.size, weights.amount.likely))
     return _with_concurrency(done, read, found, ranks, cache)
+
+
+def _refused(read: Read) -> list[str]:
+    """Return the flags that SGLang's parser does not take, which it would with `-` in place of `_`."""
+    known = sglang_flags.TABLE
+    names = {each.name for each in known.flags} | known.switches | known.values | known.lists
+    return [
+        f"{flag}: SGLang takes no _ in a flag and refuses to start: write {flag.replace('_', '-')}"
+        for flag in read.unknown_flags
+        if "_" in flag and flag.replace("_", "-") in names
+    ]
 
 
 def _static(read: Read, context: Context, ranks: Ranks, *, unsure: bool) -> _Static:

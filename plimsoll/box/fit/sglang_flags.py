@@ -75,7 +75,7 @@ _VALUES = words(
     default-chat-template-kwargs device disaggregation-bootstrap-port disaggregation-decode-enable-offload-kvcache
     disaggregation-ib-device disaggregation-mode disaggregation-transfer-backend dist-init-addr dist-timeout
     dllm-algorithm dllm-algorithm-config download-dir dsa-decode-backend dsa-prefill-backend
-    dynamic-batch-tokenizer-batch-size ep-dispatch-algorithm ep-num-redundant-experts ep-size eplb-algorithm
+    dynamic-batch-tokenizer-batch-size ep ep-dispatch-algorithm ep-num-redundant-experts ep-size eplb-algorithm
     expert-parallel-size fastapi-root-path file-storage-path fp4-gemm-backend fp8-gemm-backend
     fp8-gemm-runner-backend fp4-gemm-runner-backend gc-threshold gpu-id-step grammar-backend grpc-port
     hf-chat-template-name hicache-host-memory-mode hicache-io-backend hicache-mem-layout hicache-storage-backend

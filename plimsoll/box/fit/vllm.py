@@ -5,7 +5,7 @@ from typing import Any
 
 from plimsoll.box.containers import SKIP_CHECK
 from plimsoll.box.fit import context as shared
-from plimsoll.box.fit import flags, vllm_flags
+from plimsoll.box.fit import flags, vllm_flags, vllm_offload
 from plimsoll.box.fit.architecture import Architecture, with_draft_layers
 from plimsoll.box.fit.carrying import Wanted, carry
 from plimsoll.box.fit.checkpoint import Checkpoint
@@ -38,6 +38,8 @@ class _Asked:
     sequences: int
     tokens: int
     cache_type: str
+    offloaded: tuple[Item, ...] = ()
+    """What is kept of the cache in the host's memory."""
 
 
 def estimate(launch: Launch, context: Context) -> Estimate:
@@ -48,6 +50,8 @@ def estimate(launch: Launch, context: Context) -> Estimate:
     asked = _asked(read, launch)
     ranks, assumed = _ranks(read, context)
     unknowns = [*launch.unknowns, *read.unknowns]
+    offloaded = vllm_offload.items(read, launch.environment, ranks.here, unknowns)
+    asked = replace(asked, offloaded=tuple(offloaded))
     if not asked.model and not read.settings:
         return Estimate(launch, unknowns=(*unknowns, "it names neither a model nor a size: nothing can be added up"))
     found = shared.attempt(lambda: context.model(launch, asked.model, revision=read.get("--revision", "")), unknowns)
@@ -90,6 +94,9 @@ def _asked(read: Read, launch: Launch) -> _Asked:
     # where a part of the flags is not known, the default is none
     unsure = launch.unknowns or any(each.startswith("--gpu-memory-utilization ") for each in read.unknowns)
     utilization = read.get("--gpu-memory-utilization", None if unsure else DEFAULT_UTILIZATION)
+    if any(each.startswith("--kv-cache-memory-bytes ") for each in read.unknowns):
+        # whatever it is, vLLM takes it in place of the fraction
+        utilization = None
     length = read.get("--max-model-len")
     return _Asked(
         read, str(read.get("--model") or next(iter(read.positional), "")), utilization,
@@ -179,10 +186,7 @@ def _outside(asked: _Asked, spike: Item, gpu: bool) -> tuple[Item, ...]:
     found = [Item("host side", shared.HOST_SIDE, shared.HOST_SIDE_BASIS), replace(spike, gpu=gpu)]
     if asked.read.get("--enforce-eager") is not True:
         found.append(Item("graphs", shared.GRAPHS, shared.GRAPHS_BASIS, gpu=gpu))
-    offloaded = asked.read.get("--kv-offloading-size")
-    if offloaded:
-        size = round(offloaded * GIB)
-        found.append(Item("KV offloading", Amount.exactly(size), "--kv-offloading-size, GiB over all ranks"))
+    found += asked.offloaded
     swap = asked.read.get("--swap-space")
     if swap:
         basis = "--swap-space, GiB; the V1 engine ignores it"

@@ -36,7 +36,7 @@ FLAGS = (
     Flag("--kv-offloading-size", "GiB over all ranks", amount),
     Flag("--mm-processor-cache-gb", "GiB for each process", amount),
     Flag("--speculative-config", "JSON", mapping, ("-sc", "--spec-config")),
-    Flag("--compilation-config", "JSON", mapping, ("-cc",)),
+    Flag("--kv-transfer-config", "JSON", mapping),
     Flag("--hf-overrides", "JSON", mapping),
     Flag("--load-format", "format", word),
     Flag("--revision", "revision", word),
@@ -78,7 +78,7 @@ _YES_OR_NO = words(
 _VALUES = words(
     """additional-config all2all-backend allowed-local-media-path allowed-media-domains allowed-origins api-key
     api-server-count attention-backend attention-config block-hash-algo chat-template chat-template-content-format
-    code-revision collect-detailed-traces config config-format convert cp-kv-cache-interleave-size
+    code-revision collect-detailed-traces compilation-config config config-format convert cp-kv-cache-interleave-size
     cpu-offload-params cudagraph-capture-sizes data-parallel-address data-parallel-backend data-parallel-rank
     data-parallel-rpc-port data-parallel-start-rank dbo-decode-token-threshold dbo-prefill-token-threshold
     dcp-comm-backend decode-context-parallel-size default-chat-template-kwargs default-mm-loras device
@@ -86,7 +86,7 @@ _VALUES = words(
     generation-config guided-decoding-backend guided-decoding-disable-any-whitespace h11-max-header-count
     h11-max-incomplete-event-size hf-config-path hf-token host ignore-patterns io-processor-plugin jit-monitor-mode
     kernel-config kv-cache-dtype-skip-layers kv-cache-metrics-sample kv-events-config kv-offloading-backend
-    kv-transfer-config limit-mm-per-prompt log-config-file logits-processor-pattern logits-processors logprobs-mode
+    limit-mm-per-prompt log-config-file logits-processor-pattern logits-processors logprobs-mode
     long-prefill-token-threshold lora-dtype lora-modules mamba-block-size mamba-cache-mode master-addr master-port
     max-cpu-loras max-cudagraph-capture-size max-log-len max-logprobs max-long-partial-prefills
     max-num-partial-prefills max-parallel-loading-workers max-seq-len-to-capture media-io-kwargs middleware
@@ -105,7 +105,7 @@ _VALUES = words(
 TABLE = Table(
     FLAGS,
     frozenset(f"{no}{name}" for name in _YES_OR_NO for no in ("--", "--no-")) | words("-O0 -O1 -O2 -O3"),
-    frozenset({f"--{name}" for name in _VALUES} | {"-O"}),
+    frozenset({f"--{name}" for name in _VALUES} | {"-O", "-cc"}),
     frozenset({"--served-model-name", "--lora-modules", "--allowed-origins", "--middleware"}),
     abbreviates=True,
     dashes=True,
