@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll.box.fit import ask
+from plimsoll.box.fit import ask, units
 from plimsoll.box.fit.ask import Question
 from plimsoll.box.fit.box import of_size
 from plimsoll.box.fit.compose_variables import interpolated
@@ -311,6 +311,45 @@ def test_a_quadlet(tmp_path: Path) -> None:
     assert (found[0].guards.memory_bytes, found[0].environment) == (gib(64), {"A": "1"})
     with pytest.raises(CannotTellError, match="names no Image"):
         launches(written(tmp_path, "no.container", "[Container]\nExec=x\n"))
+
+
+def test_variables_of_a_quadlet(tmp_path: Path) -> None:
+    """%h is the home of who asks, and Exec= is filled in from [Service] as systemd does it."""
+    (tmp_path / "models").mkdir()
+    written(tmp_path, "own.env", "A=1\n")
+    text = "[Container]\nImage=x/vllm:1\nVolume=%h/models:/m\nEnvironmentFile=%h/own.env\n"
+    more = "Exec=serve /m --gpu-memory-utilization ${SHARE} $MORE\n[Service]\nEnvironment=SHARE=0.4 'MORE=-tp 1'\n"
+    path = written(tmp_path, "llm.container", text + more)
+    words = units.of_quadlet(text + more, path, (str(tmp_path),))
+    assert words[2:6] == ["-v", f"{tmp_path}/models:/m", "--env-file", f"{tmp_path}/own.env"]
+    assert words[-6:] == ["serve", "/m", "--gpu-memory-utilization", "0.4", "-tp", "1"]
+    assert units.of_quadlet(text, "/etc/containers/systemd/llm.container", ("/home/x",))[3] == "/root/models:/m"
+    rootless = "/home/y/.config/containers/systemd/llm.container"
+    assert units.of_quadlet(text, rootless, ("/home/x",))[3] == "/home/y/models:/m"
+
+
+@pytest.mark.parametrize("directory", ["/etc/systemd/system", "/root/.config/systemd/user"])
+def test_an_instance_of_a_template(tmp_path: Path, directory: str) -> None:
+    """`name@instance` is read from the template, with the instance filled in everywhere; drop-ins of both count."""
+    unit = (
+        "[Service]\nEnvironment=SIZE=%I\nEnvironmentFile=%h/%i.env\nExecStart=vllm serve a/%i -tp ${TP} --x=${SIZE}%%\n"
+    )
+    host = _root(tmp_path, {
+        f"{directory}/vllm@.service": unit,
+        f"{directory}/vllm@some-model.service.d/a.conf": "[Service]\nEnvironment=SIZE=%p\n",
+        "/root/some-model.env": "TP=2\n",
+    })  # fmt: skip
+    found = launches(unit="vllm@some-model", host=host)
+    assert command_lines(found) == [("vllm", "a/some-model -tp 2 --x=vllm%")]
+
+
+def test_the_home_of_a_unit(tmp_path: Path) -> None:
+    """%h of the system's units is root's home, whatever User= says; the user's own home is where it works."""
+    unit = "[Service]\nUser=llm\nWorkingDirectory=~\nEnvironment=A=%h\nExecStart=vllm serve %h/m\n"
+    found = launches(unit="x", host=_root(tmp_path, {"/etc/systemd/system/x.service": unit}))[0]
+    assert (found.arguments, found.environment["A"], found.directory) == (("/root/m",), "/root", "/home/llm")
+    own = _root(tmp_path / "two", {"/root/.config/systemd/user/x.service": unit.replace("User=llm\n", "")})
+    assert launches(unit="x", host=own)[0].arguments == ("/root/m",)
 
 
 def test_a_recipe(tmp_path: Path) -> None:

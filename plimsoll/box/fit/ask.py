@@ -133,7 +133,8 @@ def _unit_file(host: Host, path: str, text: str, around: Around) -> list[Launch]
     from plimsoll.box.fit import units  # noqa: PLC0415  # as above
 
     if _has_line(text, "[Container]"):
-        return starting.launches(host, units.of_quadlet(text, path), replace(around, name=os.path.basename(path)))
+        words = units.of_quadlet(text, path, around.homes)
+        return starting.launches(host, words, replace(around, name=os.path.basename(path)))
     files = [{"path": path, "text": text}]
     return _of_started(host, units.of_files(files, os.path.basename(path), host, around.homes), around)
 

@@ -57,13 +57,16 @@ def _files(host: Host, unit: str, homes: Sequence[str]) -> list[FileText]:
     files: list[FileText] = [*found["fragments"][:1], *in_order(found["drop_ins"])]
     if files:
         return files
+    prefix, at, _rest = unit.partition("@")
+    names = (unit, f"{prefix}@.service") if at else (unit,)
     for directory in (USER_DIRECTORY, *(f"{home}/{each}" for home in homes for each in HOME_DIRECTORIES)):
-        text = host.text_or_none(f"{directory}/{unit}")
-        if text is not None:
-            names = [name for name in host.names(f"{directory}/{unit}.d") if name.endswith(".conf")]
-            paths = [f"{directory}/{unit}.d/{name}" for name in names]
-            drop_ins = [{"path": path, "text": host.text_or_none(path) or ""} for path in paths]
-            return [{"path": f"{directory}/{unit}", "text": text}, *drop_ins]
+        path = next(
+            (f"{directory}/{name}" for name in names if host.text_or_none(f"{directory}/{name}") is not None), ""
+        )
+        if path:
+            directories = [f"{directory}/{name}.d" for name in reversed(names)]
+            paths = [f"{each}/{name}" for each in directories for name in host.names(each) if name.endswith(".conf")]
+            return [{"path": each, "text": host.text_or_none(each) or ""} for each in (path, *paths)]
     return []
 
 
@@ -78,12 +81,14 @@ def of_files(files: Sequence[FileText], unit: str, host: Host, homes: Sequence[s
     if not commands:
         raise CannotTellError(f"{files[0]['path']}: has no ExecStart, so it starts nothing")
     last = {line.key: line for line in settings}
-    home = _home(last, files[0]["path"], homes)
-    environment, unknowns = _environment(files, host, home)
-    directory = last["WorkingDirectory"].value.lstrip("-") if "WorkingDirectory" in last else "/"
+    home, path = _home(last, files[0]["path"], homes), files[0]["path"]
+    specifiers = _specifiers(unit, _home_of_the_manager(path, homes))
+    environment, unknowns = _environment(files, host, specifiers)
+    written = last["WorkingDirectory"].value.lstrip("-") if "WorkingDirectory" in last else "/"
+    directory = _specified(written, specifiers)
     found = []
     for command in commands:
-        words = _words(command, environment, home)
+        words = _words(command, environment, specifiers)
         place = Place(command.place.file, command.place.line)
         if not words:
             continue
@@ -101,20 +106,45 @@ def _home(last: Mapping[str, Assignment], path: str, homes: Sequence[str]) -> st
     user = last["User"].value if "User" in last else ""
     if user:
         return next((home for home in homes if posixpath.basename(home) == user), f"/home/{user}")
-    owner = re.match(r"(/home/[^/]+|/root)/\.", path)
-    return owner[1] if owner else "/root"
+    return _home_of_the_manager(path, homes)
 
 
-def _environment(files: Sequence[FileText], host: Host, home: str) -> tuple[dict[str, str], list[str]]:
+_OWNER = re.compile(r"(/home/[^/]+|/root)/\.")
+
+
+def _home_of_the_manager(path: str, homes: Sequence[str]) -> str:
+    """Return what %h stands for: root's home for the system's units, whatever their User= says."""
+    owner = _OWNER.match(path)
+    if owner:
+        return owner[1]
+    return homes[0] if path.startswith(f"{USER_DIRECTORY}/") and homes else "/root"
+
+
+def _specifiers(unit: str, home: str) -> dict[str, str]:
+    """Return what `%x` stands for in the files of a unit; the instance of a template that has none stays unknown."""
+    name = unit.removesuffix(".service")
+    prefix, _at, instance = name.partition("@")
+    found = {"%": "%", "h": home, "n": unit, "N": name, "p": prefix}
+    return found | ({"i": instance, "I": _unescaped(instance)} if instance else {})
+
+
+def _unescaped(instance: str) -> str:
+    plain = instance.replace("-", "/")
+    return re.sub(r"\\x([0-9a-f]{2})", lambda match: chr(int(match[1], 16)), plain)
+
+
+def _environment(
+    files: Sequence[FileText], host: Host, specifiers: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
     """Return the variables of a unit; what its EnvironmentFile would say is unknown where that cannot be read."""
     found: dict[str, str] = {}
     unknowns: list[str] = []
     for line in ini_list(files, "Service", "Environment"):
-        for word in split_words(_specified(line.value, home), c_escapes=True):
+        for word in split_words(_specified(line.value, specifiers), c_escapes=True):
             name, _, value = word.partition("=")
             found[name] = value
     for line in ini_list(files, "Service", "EnvironmentFile"):
-        path = _specified(line.value.removeprefix("-"), home)
+        path = _specified(line.value.removeprefix("-"), specifiers)
         text = host.text_or_none(path)
         if text is not None:
             found |= environment_file(text)
@@ -123,14 +153,14 @@ def _environment(files: Sequence[FileText], host: Host, home: str) -> tuple[dict
     return found, unknowns
 
 
-def _specified(text: str, home: str) -> str:
-    return text.replace("%h", home).replace("%%", "%")
+def _specified(text: str, specifiers: Mapping[str, str]) -> str:
+    return re.sub(r"%([A-Za-z%])", lambda match: specifiers.get(match[1], match[0]), text)
 
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+)|\$)")
 
 
-def _words(command: Assignment, environment: Mapping[str, str], home: str) -> list[str]:
+def _words(command: Assignment, environment: Mapping[str, str], specifiers: Mapping[str, str]) -> list[str]:
     """Return the words of an ExecStart; a variable that is not known stays as it is written."""
     words = split_words(command.value, c_escapes=True)
     if not words:
@@ -140,7 +170,7 @@ def _words(command: Assignment, environment: Mapping[str, str], home: str) -> li
     if "@" in prefix:
         del words[1:2]
     found: list[str] = []
-    for word in (_specified(each, home) for each in words):
+    for word in (_specified(each, specifiers) for each in words):
         found += [word] if ":" in prefix else _expanded(word, environment)
     return found
 
@@ -172,10 +202,13 @@ def _guards(last: Mapping[str, Assignment], words: Sequence[str]) -> Guards:
     )
 
 
-def of_quadlet(text: str, path: str) -> list[str]:
+def of_quadlet(text: str, path: str, homes: Sequence[str]) -> list[str]:
     """Return the command line of podman that the text of a Quadlet file stands for; raises CannotTellError."""
     last: dict[str, str] = {}
     options: list[str] = []
+    in_place = path.startswith(("/etc/", "/usr/", "/run/")) or _OWNER.match(path) is not None
+    home = _home_of_the_manager(path, homes) if in_place or not homes else homes[0]
+    specifiers = _specifiers(f"{posixpath.basename(path).removesuffix('.container')}.service", home)
     for line in parse_ini({"path": path, "text": text}):
         if line.section != "Container":
             continue
@@ -188,7 +221,13 @@ def of_quadlet(text: str, path: str) -> list[str]:
     if not last.get("Image"):
         raise CannotTellError(f"{path}: its [Container] names no Image, so it starts nothing")
     command = split_words(last.get("Exec", ""), c_escapes=True)
-    return ["podman", "run", *options, last["Image"], *command]
+    environment: dict[str, str] = {}
+    for line in ini_list([{"path": path, "text": text}], "Service", "Environment"):
+        pairs = split_words(_specified(line.value, specifiers), c_escapes=True)
+        environment |= dict(each.partition("=")[::2] for each in pairs)
+    # systemd sees all of it as one ExecStart
+    words = [_specified(word, specifiers) for word in (*options, last["Image"], *command)]
+    return ["podman", "run", *(each for word in words for each in _expanded(word, environment))]
 
 
 _QUADLET = {"Environment": "-e", "EnvironmentFile": "--env-file", "Volume": "-v", "Entrypoint": "--entrypoint"}
