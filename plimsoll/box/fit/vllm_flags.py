@@ -13,6 +13,11 @@ def _length(text: str) -> object:
     return number or None
 
 
+def _compilation(text: str) -> object:
+    """Read JSON, or the bare level that older versions took."""
+    return int(text) if text in ("0", "1", "2", "3") else mapping(text)
+
+
 FLAGS = (
     Flag("--model", "model", word),
     Flag("--gpu-memory-utilization", "fraction of the whole pool", fraction),
@@ -36,6 +41,7 @@ FLAGS = (
     Flag("--kv-offloading-size", "GiB over all ranks", amount),
     Flag("--mm-processor-cache-gb", "GiB for each process", amount),
     Flag("--speculative-config", "JSON", mapping, ("-sc", "--spec-config")),
+    Flag("--compilation-config", "JSON", _compilation, ("-cc",)),
     Flag("--kv-transfer-config", "JSON", mapping),
     Flag("--hf-overrides", "JSON", mapping),
     Flag("--load-format", "format", word),
@@ -78,7 +84,7 @@ _YES_OR_NO = words(
 _VALUES = words(
     """additional-config all2all-backend allowed-local-media-path allowed-media-domains allowed-origins api-key
     api-server-count attention-backend attention-config block-hash-algo chat-template chat-template-content-format
-    code-revision collect-detailed-traces compilation-config config config-format convert cp-kv-cache-interleave-size
+    code-revision collect-detailed-traces config config-format convert cp-kv-cache-interleave-size
     cpu-offload-params cudagraph-capture-sizes data-parallel-address data-parallel-backend data-parallel-rank
     data-parallel-rpc-port data-parallel-start-rank dbo-decode-token-threshold dbo-prefill-token-threshold
     dcp-comm-backend decode-context-parallel-size default-chat-template-kwargs default-mm-loras device
