@@ -1,13 +1,14 @@
 """From what a person asks to estimates: which source, which engines, one estimate each."""
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from plimsoll.box.errors import UsageError
-from plimsoll.box.fit import starting
+from plimsoll.box.fit import flags, starting
 from plimsoll.box.fit.context import Context
 from plimsoll.box.fit.model import CannotTellError, Estimate, Launch, Place
 from plimsoll.box.fit.starting import Around
@@ -221,6 +222,29 @@ def one(launch: Launch, context: Context) -> Estimate:
     if module is None:
         why = f"what the flags of {launch.engine} say about memory is not known here"
         return Estimate(launch, unknowns=(*launch.unknowns, why))
-    found = import_module(module).estimate(launch, context)
+    found = import_module(module).estimate(_with_unresolved(launch), context)
     assert isinstance(found, Estimate)  # noqa: S101  # what every estimator returns, said to mypy
     return found
+
+
+_ONE_WORD = re.compile(r"(?:[^$`]|\$\w+|\$\{\w+\})+")
+
+
+def _with_unresolved(launch: Launch) -> Launch:
+    """Return a launch with the words of it that are not known: any flag may stand in one."""
+    from plimsoll.box.fit import tables  # noqa: PLC0415  # not every question is about an engine that has one
+
+    table = tables.TABLES.get(launch.engine)
+    if table is None:
+        return launch
+    read = flags.read(table, launch.arguments, {}, launch.place)
+    words = read.unresolved
+    if launch.engine == "vllm" and words[:1] == read.positional[:1] and read.get("--model") is None:
+        words = words[1:] if words and _ONE_WORD.fullmatch(words[0]) else words
+    return replace(launch, unknowns=(*launch.unknowns, *(_unresolved(launch, word) for word in words)))
+
+
+def _unresolved(launch: Launch, word: str) -> str:
+    at = next((f" (a condition sets it: {place})" for name, place in launch.unsure.items() if name in word), "")
+    where = f"{launch.place}: " if launch.place else ""
+    return f"{where}what {word[:MAX_SHOWN]} stands for is not known here{at}, and it may hold any flag"

@@ -9,7 +9,7 @@ from typing import Any
 from plimsoll.box.fit import sizes
 from plimsoll.box.fit.model import Place, Setting
 
-UNRESOLVED = re.compile(r"\$\{?[A-Za-z_(]|\$\(|`|\{\{|__[A-Z_]{2,}__")
+UNRESOLVED = re.compile(r"\$\{?[A-Za-z0-9_(@*]|`|\{\{|__[A-Z_]{2,}__")
 """What is left in a text where a variable, a command or a template was not filled in."""
 
 
@@ -108,6 +108,8 @@ class Read:
     settings: list[Setting] = field(default_factory=list)
     unknown_flags: list[str] = field(default_factory=list)
     unknowns: list[str] = field(default_factory=list)
+    unresolved: list[str] = field(default_factory=list)
+    """Words that are neither flags nor their values and were not filled in: each may hold any flag."""
     positional: list[str] = field(default_factory=list)
 
     def get(self, flag: str, default: Any = None) -> Any:  # noqa: ANN401  # a value is of its flag's type
@@ -147,6 +149,7 @@ def read(table: Table, words: Sequence[str], environment: Mapping[str, str], pla
         word_here = words[position]
         if word_here == "--" or not _is_flag(word_here):
             found.positional += [word_here] if word_here != "--" else []
+            found.unresolved += [word_here] if UNRESOLVED.search(word_here) else []
             position += 1
             continue
         written, equals, value = word_here.partition("=")

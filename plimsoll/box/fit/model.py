@@ -140,6 +140,8 @@ class Launch:
     notes: tuple[str, ...] = ()
     opaque: bool = False
     """Whether its flags are not known at all, so that not even the defaults can be taken."""
+    unsure: Mapping[str, Place] = field(default_factory=dict)
+    """Variables that are left in the arguments because a condition may have set them, and where it does."""
     exclusive: str = ""
     """Of launches with the same name here only one runs at a time, or one of their mixes."""
     mixes: tuple[str, ...] = ()

@@ -8,17 +8,12 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from plimsoll.box.fit import llama_flags, sglang_flags, shell, vllm_flags
+from plimsoll.box.fit import shell
 from plimsoll.box.fit.architecture import words as set_of
-from plimsoll.box.fit.flags import Table
 from plimsoll.box.fit.model import Launch
 from plimsoll.box.fit.starting import Around, launch_of
+from plimsoll.box.fit.tables import TABLES
 
-_TABLES: Mapping[str, Table] = {
-    "vllm": vllm_flags.TABLE,
-    "sglang": sglang_flags.TABLE,
-    "llama.cpp": llama_flags.TABLE,
-}
 _MODELS = ("MODEL", "MODEL_ID", "MODEL_PATH", "MODEL_NAME", "HF_MODEL", "HF_MODEL_ID")
 _DECISIVE = set_of(
     """--gpu-memory-utilization --kv-cache-memory-bytes --max-model-len --mem-fraction-static --hicache-size
@@ -31,7 +26,7 @@ _LINE = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=(.*)$", re.MULTILINE
 def from_text(text: str, around: Around) -> list[Launch]:
     """Return the engine whose flags a file of variables sets; none for a file that sets none that are known."""
     variables = _variables(text, around)
-    engine, words = max(((each, _words(variables, each)) for each in _TABLES), key=lambda found: len(found[1]))
+    engine, words = max(((each, _words(variables, each)) for each in TABLES), key=lambda found: len(found[1]))
     if _DECISIVE.isdisjoint(words):
         return []
     model = next((variables[name][0] for name in _MODELS if variables.get(name)), "")
@@ -52,7 +47,7 @@ def _variables(text: str, around: Around) -> dict[str, tuple[str, ...]]:
 
 def _words(variables: Mapping[str, tuple[str, ...]], engine: str) -> list[str]:
     """Return the flags of an engine that variables hold: lists of flags, and variables that are named after one."""
-    names = {flag.name for flag in _TABLES[engine].flags if flag.name.startswith("--")}
+    names = {flag.name for flag in TABLES[engine].flags if flag.name.startswith("--")}
     found: list[str] = []
     for name, values in variables.items():
         listed = _listed(values)

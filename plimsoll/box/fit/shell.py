@@ -7,7 +7,7 @@ written, so that whoever needs the value can say that it is not known, and where
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from plimsoll.box.fit.shell_expand import Scope, Values, expand
 from plimsoll.box.fit.shell_words import ShellError, Token, tokens
@@ -31,6 +31,8 @@ class Command:
     """Where it is started."""
     missing: tuple[str, ...] = ()
     """Files that were to be read in before, and were not there: what they set is not known."""
+    unsure: Mapping[str, int] = field(default_factory=dict)
+    """Variables that stay in the words because a condition may have set them, with the line where it does."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Setting:
     path: str = "script.sh"
     directory: str = "/"
     arguments: Sequence[str] = ()
+    decides: Callable[[str], bool] = lambda _flag: False
+    """Whether a flag decides about what is wanted, so that it may not be taken for added where that is not known."""
 
 
 # --- statements -------------------------------------------------------------------------------------
@@ -49,6 +53,7 @@ _OPENS = ("if", "for", "while", "until", "case", "select")
 _CLOSES = ("fi", "done", "esac")
 _BETWEEN = ("then", "else", "elif", "do", "{", "}", "!", "time", "function", "in")
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_NAMED = re.compile(r"\$\{?(\w+|[@*])")
 _SILENT = (":", "set", "trap", "echo", "printf", "return", "exit", "[", "[[", "test", "shift", "unset", "true")
 _DECLARES = ("export", "local", "declare", "readonly", "typeset")
 _REDIRECTS = re.compile(r"[0-9]*[<>].*|&>>?")
@@ -84,7 +89,7 @@ def _prepared(
     values |= {"0": (setting.path,), "BASH_SOURCE": (setting.path,), "PWD": (setting.directory,)}
     values |= {str(index): (word,) for index, word in enumerate(setting.arguments[:9], 1)}
     values["@"] = tuple(setting.arguments)
-    return _Runner(Scope(values, directory=setting.directory), source, 0)
+    return _Runner(Scope(values, directory=setting.directory), source, setting.decides, 0)
 
 
 @dataclass
@@ -102,9 +107,12 @@ class _Branch:
 class _Runner:
     """Goes through a script; `depth` counts the files that were read in."""
 
-    def __init__(self, scope: Scope, source: Callable[[str], str | None], depth: int) -> None:
+    def __init__(
+        self, scope: Scope, source: Callable[[str], str | None], decides: Callable[[str], bool], depth: int
+    ) -> None:
         self.scope = scope
         self.source = source
+        self.decides = decides
         self.depth = depth
         self.branches: list[_Branch] = []
         self.braces: list[bool] = []
@@ -249,16 +257,26 @@ class _Runner:
     def _set(self, name: str, new: Values, line: int, *, added: bool = False, is_list: bool = False) -> None:
         old = self.scope.values.get(name)
         if added and old is not None:
-            # what a condition adds to a list is taken to be added: each of it is a flag of its own
-            self.scope.values[name] = (*old, *new) if is_list else ("".join((*old, *new)),)
-            return
-        if self.conditional and old != new:
+            new = (*old, *new) if is_list else ("".join((*old, *new)),)
+        if sum(map(len, new), len(new)) > MAX_TEXT:
+            raise ShellError(line, f"a variable longer than {MAX_TEXT} characters")
+        if self.conditional and old != new and not self._only_adds(old, new):
             self.scope.unsure[name] = line
-        else:
+        elif not self.conditional and not added:
             self.scope.unsure.pop(name, None)
         self.scope.values[name] = new
         if self.everything_exported:
             self.scope.exported.add(name)
+
+    def _only_adds(self, old: Values | None, new: Values) -> bool:
+        """Say whether a value has only got flags at its end that decide nothing: those may be taken for added."""
+        before, after = " ".join(old or ()).split(), " ".join(new).split()
+        if old is None or after[: len(before)] != before:
+            return False
+        added = after[len(before) :]
+        flags = [word.partition("=")[0] for word in added if word.startswith("-")]
+        there = {word.partition("=")[0] for word in before}
+        return added[:1] == flags[:1] and not any(self.decides(flag) or flag in there for flag in flags)
 
     def _command(self, written: list[Token], before: dict[str, str]) -> None:
         first = written[0].text
@@ -284,8 +302,13 @@ class _Runner:
                 self.conditional,
                 self.scope.directory,
                 tuple(self.scope.missing),
+                self._unsure(words),
             )
             self.found.append(found)
+
+    def _unsure(self, words: Sequence[str]) -> dict[str, int]:
+        named = (match[1] for word in words for match in _NAMED.finditer(word))
+        return {name: self.scope.unsure[name] for name in named if name in self.scope.unsure}
 
     def _declare(self, kind: str, written: list[Token]) -> None:
         for token in written:
@@ -304,7 +327,7 @@ class _Runner:
         if text is None:
             self.scope.missing.append(path)
         else:
-            inner = _Runner(self.scope, self.source, self.depth + 1)
+            inner = _Runner(self.scope, self.source, self.decides, self.depth + 1)
             inner.everything_exported = self.everything_exported
             self.found += inner.run(text)
 

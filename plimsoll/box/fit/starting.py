@@ -35,6 +35,7 @@ class Around:
     guards: Guards = NO_GUARDS
     unknowns: tuple[str, ...] = ()
     exclusive: str = ""
+    unsure: Mapping[str, Place] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     """Of a script."""
     scripts: tuple[str, ...] = ()
@@ -127,7 +128,7 @@ def launch_of(engine: str, arguments: Sequence[str], around: Around) -> Launch:
     return Launch(
         common_name(engine), around.name or common_name(engine), tuple(arguments), around.environment, around.place,
         around.mounts, around.homes, around.directory, around.contained, around.guards, around.unknowns,
-        exclusive=around.exclusive,
+        unsure=around.unsure, exclusive=around.exclusive,
     )  # fmt: skip
 
 
@@ -195,7 +196,7 @@ def _may_stand_before(word: str) -> bool:
 
 def from_script(host: Host, text: str, around: Around) -> list[Launch]:
     """Return the engines that a shell script starts; raises CannotTellError for one that is not understood."""
-    from plimsoll.box.fit import shell  # noqa: PLC0415  # a tenth of the run time, and not every start is a script
+    from plimsoll.box.fit import shell, tables  # noqa: PLC0415  # a tenth of the run time, and few starts are scripts
 
     file = around.place.file if around.place else around.name or "the script"
 
@@ -203,7 +204,7 @@ def from_script(host: Host, text: str, around: Around) -> list[Launch]:
         return host.text_or_none(_absolute(path, around.directory))
 
     home = {"HOME": around.homes[0]} if around.homes else {}
-    setting = shell.Setting(file, around.directory, around.arguments)
+    setting = shell.Setting(file, around.directory, around.arguments, tables.decides)
     try:
         found = shell.commands(text, {**home, **around.environment}, source, setting)
     except shell.ShellError as error:
@@ -221,6 +222,7 @@ def _of_script(host: Host, command: "shell.Command", file: str, around: Around) 
     inner = replace(
         around.deeper(), place=where, environment={**around.environment, **command.environment},
         directory=command.directory, arguments=(), unknowns=(*around.unknowns, *_missing(command, where)),
+        unsure={**around.unsure, **{name: Place(file, line) for name, line in command.unsure.items()}},
     )  # fmt: skip
     found = launches(host, command.words, inner)
     if not command.conditional:
