@@ -7,16 +7,15 @@ import pytest
 from plimsoll.box.fit import ask
 from plimsoll.box.fit.model import Estimate, Verdict
 from plimsoll.box.fit.verdict import judge
-from tests.unit.fit_builders import LLAMA_8B, context, gib, spark, write_gguf, write_model
+from tests.unit.fit_builders import LLAMA_8B, QWEN3_NEXT_GGUF, context, gib, spark, write_gguf, write_model
 from tests.unit.fit_sources import command_lines, launches
 
 
 @pytest.fixture(name="models")
 def _models(tmp_path: Path) -> dict[str, str]:
-    small = {"general.architecture": "llama", "llama.context_length": 131072, "llama.block_count": 2}
     return {
         "M": str(write_model(tmp_path / "m", LLAMA_8B, gib(16))),
-        "G": str(write_gguf(tmp_path / "g.gguf", small, gib(4))),
+        "G": str(write_gguf(tmp_path / "g.gguf", QWEN3_NEXT_GGUF, gib(4))),
     }
 
 
@@ -90,3 +89,36 @@ def test_a_model_that_is_not_filled_in() -> None:
     assert command_lines([found[0].launch]) == [("vllm", "$MODEL --gpu-memory-utilization 0.3")]
     assert [setting.value for setting in found[0].settings] == [0.3]
     assert "any flag" not in " ".join(found[0].unknowns)
+
+
+@pytest.mark.parametrize("flag", ["-fa", "--flash-attn"])
+@pytest.mark.parametrize(
+    "command", ["llama-server -m GGUF {} -c 4096 --cache-ram 0", "llama-server -c 4096 -m GGUF {}"]
+)
+def test_flash_attention_alone(models: dict[str, str], flag: str, command: str) -> None:
+    """The old form without a value does not take the next flag for one; that current builds refuse it is said."""
+    found = _asked(command.format(flag), models)[0]
+    values = {setting.flag: setting.value for setting in found.settings}
+    assert (values["--flash-attn"], values["--ctx-size"]) == ("on", 4096)
+    assert [f"{flag} without a value" in note for note in found.launch.notes] == [True]
+
+
+@pytest.mark.parametrize(
+    ("command", "flag", "others"),
+    [
+        ("vllm serve MODEL --gpu-memory-utilization --max-model-len 8192", "--gpu-memory-utilization",
+         {"--max-model-len": 8192}),
+        ("vllm serve MODEL --max-model-len 8192 --gpu-memory-utilization", "--gpu-memory-utilization",
+         {"--max-model-len": 8192}),
+        ("vllm serve MODEL --chat-template --max-model-len 8192", None, {"--max-model-len": 8192}),
+        ("llama-server -m GGUF -np -c 4096", "--parallel", {"--ctx-size": 4096}),
+        ("llama-server -m GGUF -c 4096 --reverse-prompt -END -np 2", None, {"--ctx-size": 4096, "--parallel": 2}),
+    ],
+)  # fmt: skip
+def test_a_flag_is_no_value(models: dict[str, str], command: str, flag: str | None, others: dict[str, int]) -> None:
+    """A flag that lost its value does not take a flag that is known in its place: its own value is unknown."""
+    found = _asked(command, models)[0]
+    values = {setting.flag: setting.value for setting in found.settings}
+    assert {name: values[name] for name in others} == others
+    assert [each.split()[0].rstrip(":") for each in found.unknowns] == ([flag] if flag else [])
+    assert flag not in values

@@ -241,7 +241,8 @@ def _with_unresolved(launch: Launch) -> Launch:
     words = read.unresolved
     if launch.engine == "vllm" and words[:1] == read.positional[:1] and read.get("--model") is None:
         words = words[1:] if words and _ONE_WORD.fullmatch(words[0]) else words
-    return replace(launch, unknowns=(*launch.unknowns, *(_unresolved(launch, word) for word in words)))
+    unknowns = (*launch.unknowns, *(_unresolved(launch, word) for word in words))
+    return replace(launch, unknowns=unknowns, notes=(*launch.notes, *read.notes))
 
 
 def _unresolved(launch: Launch, word: str) -> str:

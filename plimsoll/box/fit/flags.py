@@ -25,6 +25,8 @@ class Flag:
     """The environment variable that does the same; the command line goes before it."""
     switch: bool | None = None
     """What it sets to without a value; None where it takes one."""
+    bare: str = ""
+    """The value for which older builds take the flag alone; current ones refuse it."""
 
 
 def whole(text: str) -> object:
@@ -111,6 +113,8 @@ class Read:
     unresolved: list[str] = field(default_factory=list)
     """Words that are neither flags nor their values and were not filled in: each may hold any flag."""
     positional: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What works with some builds of the engine only."""
 
     def get(self, flag: str, default: Any = None) -> Any:  # noqa: ANN401  # a value is of its flag's type
         """Return what a flag was set to."""
@@ -135,6 +139,16 @@ class Read:
         self.settings = [each for each in self.settings if each.flag != flag.name]
         self.settings.append(Setting(flag.name, value, flag.unit, text, place))
 
+    def take_alone(self, flag: Flag, written: str, place: Place | None) -> None:
+        """Keep a flag that stands without the value it has to have."""
+        where = f" ({place})" if place else ""
+        if flag.bare:
+            self.take(flag, flag.bare, place)
+            self.notes.append(f"{written} without a value{where}: older builds read {flag.bare}, current ones refuse")
+            return
+        self.unknowns.append(f"{flag.name}{where}: its value is missing, another flag follows or nothing does")
+        self.values.pop(flag.name, None)
+
 
 def read(table: Table, words: Sequence[str], environment: Mapping[str, str], place: Place | None = None) -> Read:
     """Return what a command line and its environment come to for an engine."""
@@ -155,17 +169,15 @@ def read(table: Table, words: Sequence[str], environment: Mapping[str, str], pla
         written, equals, value = word_here.partition("=")
         name = _resolved(table, written, names)
         after = list(_values(words, position + 1))
+        following = _following(table, words, position + 1, names)
         base, dot, key = name.partition(".")
         if dot and base in by_name and by_name[base].read is mapping:
             found.put(by_name[base], key, value if equals else "".join(after[:1]), place)
             used = 0 if equals else min(1, len(after))
         elif name in by_name:
-            flag = by_name[name]
-            used = 0 if equals or flag.switch is not None else 1
-            text = value if equals else "" if flag.switch is not None else "".join(words[position + 1 : position + 2])
-            found.take(flag, text, place)
+            used = _known(by_name[name], written, value if equals else None, following, found, place)
         else:
-            used = _others(table, name, after, bool(equals), found, written)
+            used = _others(table, name, after, bool(equals) or following is None, found, written)
         position += 1 + used
     return found
 
@@ -182,6 +194,26 @@ def _values(words: Sequence[str], start: int) -> Iterator[str]:
         yield each
 
 
+def _following(table: Table, words: Sequence[str], position: int, names: Sequence[str]) -> str | None:
+    """Return the word that can be a flag's value; None at the end and for another flag that is known."""
+    if position >= len(words):
+        return None
+    is_known = _is_flag(words[position]) and _resolved(table, words[position].partition("=")[0], names) in names
+    return None if is_known else words[position]
+
+
+def _known(flag: Flag, written: str, value: str | None, following: str | None, found: Read, place: Place | None) -> int:
+    """Keep a flag that decides about memory; return how many words after it belong to it."""
+    if value is not None or flag.switch is not None:
+        found.take(flag, value or "", place)
+        return 0
+    if following is None:
+        found.take_alone(flag, written, place)
+        return 0
+    found.take(flag, following, place)
+    return 1
+
+
 def _others(table: Table, name: str, after: list[str], has_value: bool, found: Read, written: str) -> int:
     """Return how many words after a flag that is in no table of memory belong to it; an unknown one is named."""
     if name in table.switches:
@@ -192,6 +224,8 @@ def _others(table: Table, name: str, after: list[str], has_value: bool, found: R
         return 0 if has_value else len(after)
     if written.partition(".")[0] not in (*table.values, *(flag.name for flag in table.flags)):
         found.unknown_flags.append(written)
+        # it may be a switch, and the word after it one that stands for flags
+        found.unresolved += [] if has_value else [each for each in after[:1] if UNRESOLVED.search(each)]
     return 0 if has_value else min(1, len(after))
 
 

@@ -28,7 +28,7 @@ FLAGS = (
          "LLAMA_ARG_CTX_CHECKPOINTS"),
     Flag("--moe-cache-mib", "MiB", whole, (), "LLAMA_ARG_MOE_CACHE_MIB"),
     Flag("--n-cpu-moe", "layers", whole, ("-ncmoe",), "LLAMA_ARG_N_CPU_MOE"),
-    Flag("--flash-attn", "on, off or auto", word, ("-fa",), "LLAMA_ARG_FLASH_ATTN"),
+    Flag("--flash-attn", "on, off or auto", word, ("-fa",), "LLAMA_ARG_FLASH_ATTN", bare="on"),
     Flag("--fit", "on or off", on_or_off, ("-fit",), "LLAMA_ARG_FIT"),
     Flag("--fit-target", "MiB for each device", word, ("-fitt",), "LLAMA_ARG_FIT_TARGET"),
     Flag("--load-mode", "mode", word, ("-lm",), "LLAMA_ARG_LOAD_MODE"),
