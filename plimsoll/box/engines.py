@@ -130,6 +130,11 @@ def commands(words: Sequence[str], wrappers_left: int = MAX_WRAPPERS) -> Iterato
         yield rest
 
 
+def is_wrapper(name: str) -> bool:
+    """Say whether a program starts the program that follows it."""
+    return name in _WRAPPERS
+
+
 def _wrapped(wrapper: str, words: Sequence[str]) -> Sequence[str]:
     """Return the command line that a wrapper starts, empty where it cannot be told."""
     with_value = _WITH_VALUE.get(_SAME_OPTIONS.get(wrapper, wrapper), ())

@@ -7,19 +7,18 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from plimsoll.box import engines
 from plimsoll.box.errors import UsageError
 from plimsoll.box.fit import flags, starting
 from plimsoll.box.fit.context import Context
 from plimsoll.box.fit.model import CannotTellError, Estimate, Launch, Place
-from plimsoll.box.fit.starting import Around
+from plimsoll.box.fit.starting import MAX_SHOWN, Around
 from plimsoll.box.host import Host
 from plimsoll.box.observing import regular_text
 
 if TYPE_CHECKING:
     from plimsoll.box.fit.units import Started
 
-MAX_SHOWN = 200
-"""Characters of a command in a message."""
 ESTIMATORS: Mapping[str, str] = {
     "vllm": "plimsoll.box.fit.vllm",
     "sglang": "plimsoll.box.fit.sglang",
@@ -52,10 +51,20 @@ def launches(host: Host, question: Question) -> list[Launch]:
     if question.unit or question.pid is not None:
         return _of_units(host, question, around)
     found = _of_command(host, question.command, around)
-    program = question.command[0]
-    if not found and "/" in program and " " not in program and not os.path.exists(host.path(_absolute(program))):
-        raise CannotTellError(f"{program[:MAX_SHOWN]}: there is no such file here; give its path on this machine")
+    file = _file_of(question.command)
+    if not found and file and not os.path.exists(host.path(_absolute(file))):
+        raise CannotTellError(f"{file[:MAX_SHOWN]}: there is no such file here; give its path on this machine")
     return _some(found, " ".join(question.command)[:MAX_SHOWN])
+
+
+_FILE = re.compile(r"\S+\.(?:sh|bash|ya?ml|service|container|env|ini|conf|toml|txt)|\S*/\S*")
+
+
+def _file_of(command: tuple[str, ...]) -> str:
+    """Return the file that a command names, alone or for a shell; empty where it names none."""
+    by_shell = engines.program_name(command[0]) in engines.SHELLS
+    file = next((word for word in command[1:] if not word.startswith("-")), "") if by_shell else command[0]
+    return file if _FILE.fullmatch(file) else ""
 
 
 def _of_units(host: Host, question: Question, around: Around) -> list[Launch]:
@@ -158,13 +167,18 @@ def _presets_file(_host: Host, path: str, _text: str, around: Around) -> list[La
     return [router]
 
 
+def _is_unit(text: str) -> bool:
+    """Say whether a text is a unit; a script may hold one that it writes."""
+    return _has_line(text, "[Service]") and not text.startswith("#!")
+
+
 def _has_line(text: str, begins: str) -> bool:
     return any(line.startswith(begins) for line in text.splitlines())
 
 
 _Reader = Callable[[Host, str, str, Around], list[Launch]]
 _KINDS: tuple[tuple[Callable[[str, str], bool], _Reader], ...] = (
-    (lambda path, text: path.endswith((".service", ".container")) or _has_line(text, "[Service]"), _unit_file),
+    (lambda path, text: path.endswith((".service", ".container")) or _is_unit(text), _unit_file),
     (lambda path, _text: path.endswith((".yml", ".yaml")), _yaml_file),
     (lambda path, _text: path.endswith(".ini"), _presets_file),
 )

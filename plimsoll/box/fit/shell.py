@@ -7,7 +7,7 @@ written, so that whoever needs the value can say that it is not known, and where
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from plimsoll.box.fit.shell_expand import Scope, Values, expand
 from plimsoll.box.fit.shell_words import ShellError, Token, tokens
@@ -44,6 +44,8 @@ class Setting:
     arguments: Sequence[str] = ()
     decides: Callable[[str], bool] = lambda _flag: False
     """Whether a flag decides about what is wanted, so that it may not be taken for added where that is not known."""
+    sees_files: bool = True
+    """Whether a file that `source` does not find is not there; False in a container, which has files of its own."""
 
 
 # --- statements -------------------------------------------------------------------------------------
@@ -89,7 +91,7 @@ def _prepared(
     values |= {"0": (setting.path,), "BASH_SOURCE": (setting.path,), "PWD": (setting.directory,)}
     values |= {str(index): (word,) for index, word in enumerate(setting.arguments[:9], 1)}
     values["@"] = tuple(setting.arguments)
-    return _Runner(Scope(values, directory=setting.directory), source, setting.decides, 0)
+    return _Runner(Scope(values, directory=setting.directory), source, setting, 0)
 
 
 @dataclass
@@ -107,12 +109,10 @@ class _Branch:
 class _Runner:
     """Goes through a script; `depth` counts the files that were read in."""
 
-    def __init__(
-        self, scope: Scope, source: Callable[[str], str | None], decides: Callable[[str], bool], depth: int
-    ) -> None:
+    def __init__(self, scope: Scope, source: Callable[[str], str | None], setting: Setting, depth: int) -> None:
         self.scope = scope
         self.source = source
-        self.decides = decides
+        self.setting = setting
         self.depth = depth
         self.branches: list[_Branch] = []
         self.braces: list[bool] = []
@@ -227,7 +227,8 @@ class _Runner:
         if len(texts) == 2 and texts[0] in ("-n", "-z"):  # noqa: PLR2004  # an operator and a text
             return bool(texts[1]) is (texts[0] == "-n")
         if len(texts) == 2 and texts[0] in ("-f", "-r", "-s"):  # noqa: PLR2004  # an operator and a file
-            return self.source(posixpath.join(self.scope.directory, texts[1])) is not None
+            is_there = self.source(posixpath.join(self.scope.directory, texts[1])) is not None
+            return is_there or (False if self.setting.sees_files else None)
         if len(texts) == 3 and texts[1] in ("=", "==", "!="):  # noqa: PLR2004  # two texts with an operator between
             return None if re.search(r"[*?\[]", texts[2]) else (texts[0] == texts[2]) is (texts[1] != "!=")
         return None
@@ -276,7 +277,7 @@ class _Runner:
         added = after[len(before) :]
         flags = [word.partition("=")[0] for word in added if word.startswith("-")]
         there = {word.partition("=")[0] for word in before}
-        return added[:1] == flags[:1] and not any(self.decides(flag) or flag in there for flag in flags)
+        return added[:1] == flags[:1] and not any(self.setting.decides(flag) or flag in there for flag in flags)
 
     def _command(self, written: list[Token], before: dict[str, str]) -> None:
         first = written[0].text
@@ -290,6 +291,9 @@ class _Runner:
             self.everything_exported = "+a" not in words
         elif words[0] in (".", "source") and len(words) > 1:
             self._source(words[1])
+        elif words[0] == "eval" and len(words) > 1 and self.depth < MAX_DEPTH:
+            line = written[0].line
+            self.found += [replace(each, line=line) for each in self._inner().run(" ".join(words[1:]))]
         elif words[0] == "cd" and len(words) > 1 and "$" not in words[-1]:
             self.scope.directory = posixpath.normpath(posixpath.join(self.scope.directory, words[-1]))
             self.scope.values["PWD"] = (self.scope.directory,)
@@ -325,11 +329,17 @@ class _Runner:
             return
         text = self.source(posixpath.join(self.scope.directory, path))
         if text is None:
-            self.scope.missing.append(path)
+            # what activates an environment of Python sets no flags
+            self.scope.missing += [] if posixpath.basename(path) in ("activate", "conda.sh") else [path]
         else:
-            inner = _Runner(self.scope, self.source, self.decides, self.depth + 1)
-            inner.everything_exported = self.everything_exported
-            self.found += inner.run(text)
+            self.found += self._inner().run(text)
+
+    def _inner(self) -> "_Runner":
+        """Return what goes through a text within this one: with the same variables, under the same conditions."""
+        inner = _Runner(self.scope, self.source, self.setting, self.depth + 1)
+        inner.everything_exported = self.everything_exported
+        inner.branches = [_Branch("if", runs=None)] if self.conditional else []
+        return inner
 
 
 def _either(one: bool | None, other: bool | None) -> bool | None:

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from plimsoll.box import cmdline, containers, engines
+from plimsoll.box import containers, engines
+from plimsoll.box.fit import docker, handing, images
+from plimsoll.box.fit.handing import Script
 from plimsoll.box.fit.model import NO_GUARDS, CannotTellError, Guards, Launch, Mount, Place
 from plimsoll.box.host import Host
 
@@ -19,6 +21,8 @@ _LLAMA = ("llama-server", "llama-cpp", "llama-box", "llamafile")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 MAX_DEPTH = 12
 MAX_SCRIPT_BYTES = 1 << 20
+MAX_SHOWN = 200
+"""Characters of a command in a message."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +60,13 @@ def common_name(engine: str) -> str:
 
 def launches(host: Host, words: Sequence[str], around: Around) -> list[Launch]:
     """Return the engines that a command line starts; none for one that starts none. Raises CannotTellError."""
-    script = _script_inside(words)
-    if script is not None:
-        before, text = script
-        inner = replace(around.deeper(), environment={**around.environment, **_assigned(before)})
-        return from_script(host, text, inner)
+    handed = _handed(words)
+    if handed is not None:
+        return _of_handed(host, handed, around)
     arguments = containers.client_arguments(words)
     if arguments is not None:
         return _client(host, arguments, around, _assigned(words))
-    for command in engines.commands(words):
+    for command in map(handing.as_python, engines.commands(words)):
         if engines.program_name(command[0]) == "llama-swap":
             return _swap(host, command, around)
         by_script = _own_script(host, command, around)
@@ -87,13 +89,20 @@ def _engine(command: Sequence[str]) -> tuple[str, Sequence[str]] | None:
     engine = engines.of_command(command)
     if engine is None or _is_client(engine, command):
         return None
-    return engine, command
+    # its server in Python has flags and defaults of its own
+    return ("llama-cpp-python" if _module(command).startswith("llama_cpp") else engine), command
 
 
 def _is_client(engine: str, command: Sequence[str]) -> bool:
     """Say whether a command is of an engine's other programs, by its subcommand or its module."""
-    module = next((command[i + 1] for i, word in enumerate(command[:4]) if word == "-m" and i + 1 < len(command)), "")
-    return not {*command[1:2], *module.split(".")}.isdisjoint(_CLIENTS.get(engine, ()))
+    return not {*command[1:2], *_module(command).split(".")}.isdisjoint(_CLIENTS.get(engine, ()))
+
+
+def _module(command: Sequence[str]) -> str:
+    """Return the module that Python is told to run, empty for none."""
+    if not engines.program_name(command[0]).startswith("python"):
+        return ""
+    return next((command[i + 1] for i, word in enumerate(command[:4]) if word == "-m" and i + 1 < len(command)), "")
 
 
 _PROGRAMS = ("vllm", "llama-server", "sglang", "python3", "python")
@@ -103,8 +112,8 @@ def _handed_on(command: Sequence[str]) -> tuple[str, Sequence[str]] | None:
     """Return the engine that an unknown launcher is given to start (`launch.sh exec vllm serve …`), None for none."""
     for index in range(1, len(command)):
         inner = command[index:]
-        serves = inner[0] == "llama-server" or "serve" in inner[1:2] or "-m" in inner[1:2]
-        if inner[0] in _PROGRAMS and serves and (found := _engine(inner)):
+        serves = engines.program_name(inner[0]) == "llama-server" or "serve" in inner[1:2] or "-m" in inner[1:2]
+        if engines.program_name(inner[0]) in _PROGRAMS and serves and (found := _engine(inner)):
             return found
     return None
 
@@ -175,19 +184,40 @@ def _after_python(words: list[str]) -> list[str]:
 # --- scripts ----------------------------------------------------------------------------------------
 
 
-def _script_inside(words: Sequence[str]) -> tuple[Sequence[str], str] | None:
-    """Return what a shell is given by `-c`, and the words before the shell; None where there is none.
+def _handed(words: Sequence[str]) -> Script | None:
+    """Return the script that a command line gives to a shell, a terminal, a user or a machine; None for none.
 
     Not of a container: the shell then is in there, with its own files.
     """
+    program = next((word for word in words if not _ASSIGNMENT.fullmatch(word)), "")
+    wrapped = engines.is_wrapper(engines.program_name(program))
     for index, word in enumerate(words):
         name = engines.program_name(word)
         if name in engines.SHELLS:
-            text = engines.shell_script(words[index:])
-            return None if text is None else (words[:index], text)
+            return handing.script(words, index)
+        if (wrapped or word is program) and (found := handing.script(words, index)):
+            return found
         if name in (*containers.CLIENTS, "docker-compose", "podman-compose") or not _may_stand_before(word):
             return None
     return None
+
+
+class _ElsewhereError(CannotTellError):
+    """An engine that starts on another machine."""
+
+
+def _of_handed(host: Host, handed: Script, around: Around) -> list[Launch]:
+    """Return what a script starts that a program is handed; raises CannotTellError for one of another machine."""
+    inner = replace(
+        around.deeper(), environment={**around.environment, **_assigned(handed.before)},
+        arguments=handed.arguments[1:], contained=around.contained or bool(handed.machine),
+        mounts=() if handed.machine else around.mounts,
+    )  # fmt: skip
+    found = from_script(host, handed.text, inner)
+    if found and handed.machine:
+        where = f"{around.place}: " if around.place else ""
+        raise _ElsewhereError(f"{where}{found[0].engine} starts on {handed.machine}, another machine: ask there")
+    return found
 
 
 def _may_stand_before(word: str) -> bool:
@@ -201,16 +231,27 @@ def from_script(host: Host, text: str, around: Around) -> list[Launch]:
     file = around.place.file if around.place else around.name or "the script"
 
     def source(path: str) -> str | None:
-        return host.text_or_none(_absolute(path, around.directory))
+        outside = _outside(_absolute(path, around.directory), around)
+        return None if outside is None else host.text_or_none(outside)
 
     home = {"HOME": around.homes[0]} if around.homes else {}
-    setting = shell.Setting(file, around.directory, around.arguments, tables.decides)
+    setting = shell.Setting(file, around.directory, around.arguments, tables.decides, not around.contained)
     try:
         found = shell.commands(text, {**home, **around.environment}, source, setting)
     except shell.ShellError as error:
         where = Place(file, error.line)
         raise CannotTellError(f"{where}: {error}: this is not understood as a shell script") from error
-    started = [each for command in found for each in _of_script(host, command, file, around)]
+    started: list[Launch] = []
+    elsewhere: list[_ElsewhereError] = []
+    for command in found:
+        try:
+            started += _of_script(host, command, file, around)
+        except _ElsewhereError as error:
+            elsewhere.append(error)
+    if elsewhere and not started:
+        raise elsewhere[0]
+    if elsewhere:
+        started[0] = replace(started[0], notes=(*started[0].notes, *map(str, elsewhere)))
     # `vllm --version` and the like, which a script may ask before it starts anything
     telling = [each for each in started if each.arguments or each.opaque or each.engine == "ollama"]
     return telling or started
@@ -239,22 +280,32 @@ def _missing(command: "shell.Command", where: Place) -> list[str]:
 
 def _own_script(host: Host, command: Sequence[str], around: Around) -> list[Launch] | None:
     """Return what a script on this machine starts, where the command runs one; None for anything else."""
-    words = list(command)
-    if engines.program_name(words[0]) in engines.SHELLS:
-        words = words[1 + _first_plain(words[1:]) :] if len(words) > 1 else []
-    if not words or around.contained:
-        return None
-    path = _absolute(words[0], around.directory)
-    if "/" not in words[0] and words[0] == command[0]:
-        return None
-    text = script_text(host, path, by_shell=words[0] != command[0])
+    path, text, arguments = _script_of(host, command, around)
     if text is None:
         return None
     if path in around.scripts:
         return []
     scripts = (*around.scripts, path)
-    inner = replace(around.deeper(), place=Place(path), arguments=tuple(words[1:]), scripts=scripts)
+    inner = replace(around.deeper(), place=Place(path), arguments=arguments, scripts=scripts)
     return from_script(host, text, inner)
+
+
+def _script_of(host: Host, command: Sequence[str], around: Around) -> tuple[str, str | None, tuple[str, ...]]:
+    """Return where the script lies that a command runs, its text and its arguments; no text where there is none."""
+    words = list(command)
+    if engines.program_name(words[0]) in engines.SHELLS:
+        words = words[1 + _first_plain(words[1:]) :] if len(words) > 1 else []
+    if not words or ("/" not in words[0] and words[0] == command[0]):
+        return "", None, ()
+    path = _outside(_absolute(words[0], around.directory), around)
+    if path is None:
+        return "", None, ()
+    return path, script_text(host, path, by_shell=words[0] != command[0]), tuple(words[1:])
+
+
+def _outside(path: str, around: Around) -> str | None:
+    """Return where a file lies on this machine; None for one that is in a container alone."""
+    return _mounted(path, around.mounts) if around.contained else path
 
 
 def script_text(host: Host, path: str, *, by_shell: bool = False) -> str | None:
@@ -289,30 +340,21 @@ def _client(host: Host, arguments: Sequence[str], around: Around, before: Mappin
 
         environment = {**around.environment, **before}
         return compose.from_arguments(host, arguments, replace(around.deeper(), environment=environment))
-    options, rest = _options(arguments)
-    if not rest:
-        return _inside(host, arguments, around)
-    guards = _guards(containers.client_facts(arguments), options, around.guards)
+    options, rest = docker.run_parts(arguments)
+    runs = bool(rest)
+    if not runs:
+        options, rest = docker.exec_parts(arguments)
+    environment, unknowns = docker.environment(host, options, around.directory, around.environment)
     inner = replace(
-        around, environment=_given_environment(host, options, around), mounts=mounts_of(options, around),
-        contained=True, guards=guards, directory=options.get("workdir", options.get("w", ["/"]))[-1],
-        name=around.name or options.get("name", [""])[-1],
+        around, environment=environment, mounts=mounts_of(options, around), contained=True,
+        guards=docker.guards(arguments, options, around.guards) if runs else around.guards,
+        directory=options.get("workdir", options.get("w", ["/"]))[-1],
+        name=around.name or options.get("name", [""])[-1], unknowns=(*around.unknowns, *unknowns),
     )  # fmt: skip
+    if not runs:
+        return launches(host, rest[1:], inner.deeper())
     entrypoint = options["entrypoint"][-1:] if "entrypoint" in options else None
     return in_container(host, rest[0], entrypoint, rest[1:], inner)
-
-
-def _options(arguments: Sequence[str]) -> tuple[dict[str, list[str]], Sequence[str]]:
-    """Return the options of `docker run`, and the image with its command.
-
-    A variable that is not known, where an option is expected, stands for options: they are left out.
-    """
-    options, rest = containers.run_parts(arguments)
-    while len(rest) > 1 and rest[0].startswith("$") and rest[1].startswith("-"):
-        position = len(arguments) - len(rest)
-        arguments = [*arguments[:position], *arguments[position + 1 :]]
-        options, rest = containers.run_parts(arguments)
-    return options, rest
 
 
 def in_container(
@@ -320,48 +362,51 @@ def in_container(
 ) -> list[Launch]:
     """Return the engines that an image starts with an entry point (None: the image's own) and a command."""
     inner = around.deeper()
+    if images.is_swap(image) and entrypoint is None:
+        return _swap_image(host, image, command, inner)
     words = [*(entrypoint or ()), *command]
     started = launches(host, words, inner) if words else []
-    if started:
+    engine = images.engine(image)
+    if started or engine is None:
         return started
-    engine = engines.of_image(image)
-    if engine is None or (entrypoint and entrypoint[0]):
+    if entrypoint is None:
+        by_itself = _by_entry_point(engine, image, command, inner)
+        if by_itself is not None:
+            return by_itself
+    if not words or not words[0]:
+        why = f"no command is given, and what {image} starts by itself is not known"
+    elif images.are_harmless(_programs(host, words, inner)):
         return []
-    if entrypoint is not None and not command:
-        why = f"the entry point of {image} is taken away and no command is given: what it starts is not known"
-        return [_opaque(engine, why, inner)]
-    arguments = list(command)
-    if arguments and arguments[0] in _SERVES:
-        del arguments[0]
-    return [launch_of(engine, arguments, inner)]
+    else:
+        shown = " ".join(words)[:MAX_SHOWN]
+        why = f"{shown} (in {image}) starts no model server that can be seen from here: what runs in it is not known"
+    return [_opaque(engine, why, inner)]
 
 
-_EXEC_VALUES = ("-e", "--env", "-u", "--user", "-w", "--workdir", "--env-file", "--detach-keys")
-
-
-def _inside(host: Host, arguments: Sequence[str], around: Around) -> list[Launch]:
-    """Return what `docker exec [OPTIONS] CONTAINER COMMAND` starts: in a container that is there already."""
-    words = list(arguments)
-    if "exec" not in words:
+def _by_entry_point(engine: str, image: str, command: Sequence[str], around: Around) -> list[Launch] | None:
+    """Return what the entry point of an engine's image starts with a command; None where it is not known to start."""
+    arguments = images.without_tool(image, command)
+    if arguments is None:
         return []
-    position = words.index("exec") + 1
-    while position < len(words) and words[position].startswith("-"):
-        position += 2 if words[position] in _EXEC_VALUES else 1
-    return launches(host, words[position + 1 :], replace(around.deeper(), contained=True))
+    first = arguments[0] if arguments else ""
+    if first in _SERVES:
+        return [launch_of(engine, arguments[1:], around)]
+    is_model = not images.is_program(first) and images.serves_itself(image)
+    return [launch_of(engine, arguments, around)] if first.startswith("-") or is_model else None
 
 
-def _given_environment(host: Host, options: Mapping[str, list[str]], around: Around) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for path in options.get("env-file", []):
-        text = host.text_or_none(_absolute(path, around.directory)) or ""
-        found |= {name: value for name, (value, _line) in cmdline.parse_environment_file(text).items()}
-    for each in options.get("env", []):
-        name, equals, value = each.partition("=")
-        if equals:
-            found[name] = value
-        elif name in around.environment:
-            found[name] = around.environment[name]
-    return found
+def _programs(host: Host, words: Sequence[str], around: Around) -> list[str]:
+    """Return the programs that a command runs, those of the script in it where that can be read."""
+    from plimsoll.box.fit import shell  # noqa: PLC0415  # as above
+
+    handed = _handed(words)
+    text = handed.text if handed is not None else _script_of(host, words, around)[1]
+    if text is None:
+        return [command[0] for command in engines.commands(words)]
+    try:
+        return [command.words[0] for command in shell.commands(text, {})]
+    except shell.ShellError:
+        return list(words[:1])
 
 
 def mounts_of(options: Mapping[str, list[str]], around: Around) -> tuple[Mount, ...]:
@@ -391,43 +436,47 @@ def mount(written: str, directory: str, homes: Sequence[str]) -> list[Mount]:
     return [Mount(_absolute(outside, directory), parts[1])]
 
 
-def _guards(facts: Mapping[str, object], options: Mapping[str, list[str]], outer: Guards) -> Guards:
-    memory, score, restart = facts["memory_bytes"], facts["oom_score_adj"], str(facts["restart"])
-    shm = containers.size_bytes(options["shm-size"][-1]) if "shm-size" in options else None
-    return replace(
-        outer,
-        memory_bytes=memory if isinstance(memory, int) else None,
-        restart=restart if restart != "no" else outer.restart,
-        restart_place=None if restart != "no" else outer.restart_place,
-        shm_bytes=shm,
-        ipc_host="host" in options.get("ipc", []),
-        oom_score_adj=score if isinstance(score, int) else outer.oom_score_adj,
-        client_only=True,
-    )
-
-
 # --- routers ----------------------------------------------------------------------------------------
 
 
 def _swap(host: Host, command: Sequence[str], around: Around) -> list[Launch]:
     from plimsoll.box.fit import routers  # noqa: PLC0415  # few commands need it
 
+    path = _absolute(_configuration(command) or "config.yaml", around.directory)
+    return routers.from_swap(host, _mounted(path, around.mounts) or path, around.deeper())
+
+
+def _configuration(command: Sequence[str]) -> str:
+    """Return the file that llama-swap is told to read, empty where it is told none."""
     words = list(command)
-    path = next(
+    return next(
         (word.partition("=")[2] or "".join(words[index + 1 : index + 2])
          for index, word in enumerate(words) if word.partition("=")[0].lstrip("-") in ("config", "c")),
-        "config.yaml",
+        "",
     )  # fmt: skip
-    return routers.from_swap(host, _mounted(_absolute(path, around.directory), around.mounts), around.deeper())
 
 
-def _mounted(path: str, mounts: Sequence[Mount]) -> str:
-    """Return where a path inside of a container lies outside of it; as it is where nothing is mounted there."""
+def _swap_image(host: Host, image: str, command: Sequence[str], around: Around) -> list[Launch]:
+    """Return the models of the configuration that the image of llama-swap is given by a mount."""
+    from plimsoll.box.fit import routers  # noqa: PLC0415  # as above
+
+    given = _configuration(command)
+    inside = [_absolute(given, images.SWAP_DIRECTORY)] if given else list(images.SWAP_CONFIGURATIONS)
+    for path in inside:
+        outside = _mounted(path, around.mounts)
+        if outside is not None and host.exists(outside):
+            return routers.from_swap(host, outside, around)
+    why = f"the configuration of {image} ({' or '.join(inside)}) is not mounted from here: its models are not known"
+    return [_opaque("llama-swap", why, around)]
+
+
+def _mounted(path: str, mounts: Sequence[Mount]) -> str | None:
+    """Return where a path inside of a container lies outside of it; None where nothing is mounted there."""
     for mount_here in sorted(mounts, key=lambda each: -len(each.inside)):
         inside = mount_here.inside.rstrip("/")
         if path == inside or path.startswith(f"{inside}/"):
             return mount_here.outside.rstrip("/") + path[len(inside) :]
-    return path
+    return None
 
 
 def homes(host: Host) -> tuple[str, ...]:
