@@ -26,7 +26,7 @@ def _words(text: str, **variables: str) -> list[tuple[str, ...]]:
         ("run a > /tmp/log 2>&1 &\nrun b | tee c", [("run", "a"), ("run", "b"), ("tee", "c")]),
         ("cat <<EOF > x\nrun no\nEOF\nrun yes", [("cat",), ("run", "yes")]),
         ("cat <<-'EOF'\n\trun no\n\tEOF\nrun yes", [("cat",), ("run", "yes")]),
-        ("f() {\n  run a\n}\nf", [("run", "a"), ("f",)]),
+        ("f() {\n  run a\n}\nf", [("run", "a")]),
         ("run \"a\\\"b\" a\\ b 'a'\"b\"", [("run", 'a"b', "a b", "ab")]),
         ("run \"\" ''", [("run", "", "")]),
         ("run $'a b'", [("run", "a b")]),
@@ -46,6 +46,8 @@ def test_words(text: str, expected: list[tuple[str, ...]]) -> None:
         "run $UNSET x",
         "run ${UNSET} x",
         "run ${UNSET:?say it} x",
+        "f() {\n  run $1 x\n}\nf",
+        'while [ "$#" -gt 0 ]; do\n  case "$1" in -a) A=1;; esac\n  shift\ndone\nrun $1 x',
         'if [ -n "$A" ]; then U=1; else U=2; fi\nrun $U x',
         "case $A in\n  a) U=1;;\nesac\nrun $U x",
         "for U in 1 2; do\n  run $U x\ndone",
@@ -96,7 +98,7 @@ def test_conditions_that_can_be_told(text: str, expected: list[str]) -> None:
         ("N=4\nrun $((N * 1024))", "4096"),
         ("run $(( 10 / 0 ))", "$(( 10 / 0 ))"),
         ("run $1 ${2:-d}", "first"),
-        ('f() {\n local m=$1\n run "$m"\n}\nf x', "$1"),
+        ('f() {\n local m=$1\n run "$m"\n}\nf x', "x"),
     ],
 )
 def test_paths_and_arguments(text: str, expected: str) -> None:

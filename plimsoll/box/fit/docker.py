@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from plimsoll.box import containers
-from plimsoll.box.fit.model import Guards
+from plimsoll.box.fit.model import Guards, Mount
 from plimsoll.box.host import Host
 
 Options = Mapping[str, list[str]]
@@ -88,3 +88,12 @@ def guards(arguments: Sequence[str], options: Options, outer: Guards) -> Guards:
         oom_score_adj=score if isinstance(score, int) else outer.oom_score_adj,
         client_only=True,
     )
+
+
+def outside(path: str, mounts: Sequence[Mount]) -> str | None:
+    """Return where a path inside of a container lies outside of it; None where nothing is mounted there."""
+    for mount_here in sorted(mounts, key=lambda each: -len(each.inside)):
+        inside = mount_here.inside.rstrip("/")
+        if path == inside or path.startswith(f"{inside}/"):
+            return mount_here.outside.rstrip("/") + path[len(inside) :]
+    return None

@@ -62,3 +62,13 @@ def is_program(word: str) -> bool:
 def are_harmless(programs: Iterable[str]) -> bool:
     """Say whether programs all end by themselves and load no model."""
     return {engines.program_name(each) for each in programs} <= _HARMLESS
+
+
+def configuration(command: Sequence[str]) -> str:
+    """Return the file that llama-swap is told to read, empty where it is told none."""
+    words = list(command)
+    return next(
+        (word.partition("=")[2] or "".join(words[index + 1 : index + 2])
+         for index, word in enumerate(words) if word.partition("=")[0].lstrip("-") in ("config", "c")),
+        "",
+    )  # fmt: skip

@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from plimsoll.box.fit.shell_expand import Scope, Values, expand
-from plimsoll.box.fit.shell_words import ShellError, Token, tokens
+from plimsoll.box.fit.shell_flow import Branch, alternatives, both, either
+from plimsoll.box.fit.shell_words import ShellError, Token, definition, tokens
 
-__all__ = ["Command", "ShellError", "commands"]
+__all__ = ["Command", "ShellError", "commands", "torn_off"]
 
 MAX_TEXT = 1 << 20
 MAX_DEPTH = 8
+MAX_NESTED = 100
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Command:
     """Files that were to be read in before, and were not there: what they set is not known."""
     unsure: Mapping[str, int] = field(default_factory=dict)
     """Variables that stay in the words because a condition may have set them, with the line where it does."""
+    alternatives: tuple[tuple[int, int], ...] = ()
+    """Of which `if` and `case` it is in which branch, where it is not known which one runs; the outermost first."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +57,12 @@ class Setting:
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _OPENS = ("if", "for", "while", "until", "case", "select")
 _CLOSES = ("fi", "done", "esac")
-_BETWEEN = ("then", "else", "elif", "do", "{", "}", "!", "time", "function", "in")
+_LOOPS = ("for", "while", "until", "select")
+_ENDS_PATTERN = (";;", ";&", ";;&")
+_BETWEEN = ("then", "else", "elif", "do", "{", "}", "!", "time")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _NAMED = re.compile(r"\$\{?(\w+|[@*])")
-_SILENT = (":", "set", "trap", "echo", "printf", "return", "exit", "[", "[[", "test", "shift", "unset", "true")
+_SILENT = (":", "set", "trap", "echo", "printf", "return", "exit", "[", "[[", "test", "unset", "true")
 _DECLARES = ("export", "local", "declare", "readonly", "typeset")
 _REDIRECTS = re.compile(r"[0-9]*[<>].*|&>>?")
 
@@ -71,7 +77,9 @@ def commands(
 
     Raises ShellError for what is no script.
     """
-    return _prepared(text, variables, source, setting).run(text)
+    runner = _prepared(text, variables, source, setting)
+    runner.run(text)
+    return runner.with_uncalled()
 
 
 def variables(text: str, given: Mapping[str, str]) -> dict[str, Values]:
@@ -89,21 +97,9 @@ def _prepared(
         raise ShellError(0, f"is longer than {MAX_TEXT} characters")
     values: dict[str, Values] = {name: (value,) for name, value in variables.items()}
     values |= {"0": (setting.path,), "BASH_SOURCE": (setting.path,), "PWD": (setting.directory,)}
-    values |= {str(index): (word,) for index, word in enumerate(setting.arguments[:9], 1)}
-    values["@"] = tuple(setting.arguments)
-    return _Runner(Scope(values, directory=setting.directory), source, setting, 0)
-
-
-@dataclass
-class _Branch:
-    """One `if`, loop or `case` that is open. Of a branch it is known that it runs, that it does not, or neither."""
-
-    word: str
-    runs: bool | None = None
-    has_run: bool | None = False
-    """Whether a branch before has run."""
-    asks: bool = False
-    """Whether what comes next is the condition."""
+    scope = Scope(values, directory=setting.directory)
+    scope.bind(setting.arguments)
+    return _Runner(scope, source, setting, 0)
 
 
 class _Runner:
@@ -114,19 +110,34 @@ class _Runner:
         self.source = source
         self.setting = setting
         self.depth = depth
-        self.branches: list[_Branch] = []
-        self.braces: list[bool] = []
-        self.function_begins = False
+        self.branches: list[Branch] = []
+        self.patterns: list[tuple[str, str]] = []
         self.everything_exported = False
         self.found: list[Command] = []
         self.last_test: bool | None = None
+        self.negated = False
         self.joined = ""
 
     def run(self, text: str) -> list[Command]:
         """Return the commands of a text; raises ShellError."""
+        return self.walk(list(tokens(text)))
+
+    def walk(self, listed: Sequence[Token]) -> list[Command]:
+        """Return the commands of the words and operators of a text; raises ShellError."""
         statement: list[Token] = []
         skip_target = False
-        for token in tokens(text):
+        after = 0
+        for index, token in enumerate(listed):
+            if index < after:
+                continue
+            defined = None if statement else definition(listed, index)
+            if defined is not None:
+                name, body, after = defined
+                if not self.dead:
+                    self.scope.functions[name] = body
+                continue
+            if token.kind == "word" and token.text in _LOOPS and not statement:
+                self._loop(listed, index)
             if token.kind == "word" and skip_target:
                 skip_target = False
             elif token.kind == "word":
@@ -138,17 +149,37 @@ class _Runner:
                 self._statement(statement, token)
                 self.joined = self.joined if goes_on else token.text
                 statement = []
+                if token.text in _ENDS_PATTERN and self.branches and self.branches[-1].word == "case":
+                    self.branches[-1].ends_pattern(token.text)
         return self.found
+
+    def with_uncalled(self) -> list[Command]:
+        """Return what was found, with what functions start that a name which is not known may call."""
+        if any(command.words[0].startswith(("$", "`")) for command in self.found):
+            self.branches = [Branch("if")]
+            for name in [name for name in self.scope.functions if name not in self.scope.called]:
+                self._call(name, None)
+        return self.found
+
+    def _loop(self, listed: Sequence[Token], index: int) -> None:
+        """Take no argument for known in a loop that shifts them."""
+        depth = 0
+        for token in listed[index:]:
+            depth += (token.text in _LOOPS) - (token.text == "done")
+            if token.text == "shift":
+                self.scope.forget_arguments(token.line)
+            if not depth:
+                return
 
     @property
     def conditional(self) -> bool:
         """Whether it is not known if what comes next is run."""
-        return any(branch.runs is None for branch in self.branches) or self._after() is None
+        return any(branch.state is None for branch in self.branches) or self._after() is None
 
     @property
     def dead(self) -> bool:
         """Whether it is known that what comes next is not run."""
-        return any(branch.runs is False for branch in self.branches) or self._after() is False
+        return any(branch.state is False for branch in self.branches) or self._after() is False
 
     def _after(self) -> bool | None:
         """Say whether what follows `&&` or `||` runs; True for all else."""
@@ -163,60 +194,77 @@ class _Runner:
     """Whether the command before was a test."""
 
     def _statement(self, words: list[Token], ended_by: Token) -> None:
-        while words and words[0].text in (*_OPENS, *_CLOSES, *_BETWEEN):
+        self.scope.count(ended_by.line)
+        while words:
+            if self.branches and self.branches[-1].awaits and words[0].text != "esac":
+                self._pattern(self.branches[-1], words, ended_by)
+                return
+            if words[0].text not in (*_OPENS, *_CLOSES, *_BETWEEN):
+                break
             if self._keyword(words.pop(0), words):
                 return
-        if ended_by.text == "(" and len(words) == 1:
-            self.function_begins = True
-            return
-        if not words:
-            return
-        asked = next((branch for branch in reversed(self.branches) if branch.asks), None)
-        if words[0].text in ("[", "[[", "test"):
-            self.tested, self.last_test = True, self._truth(words)
-            if asked is not None:
-                asked.runs = self.last_test if ended_by.text in (";", "\n") else None
-            return
-        if asked is None and not self.dead:
+        if words:
+            self._simple(words)
+            self.negated = False
+
+    def _simple(self, words: list[Token]) -> None:
+        """Follow a statement without keywords: a test, or commands."""
+        is_test = words[0].text in ("[", "[[", "test")
+        truth = self._truth(words) if is_test else None
+        truth = not truth if self.negated and truth is not None else truth
+        if self.joined in ("&&", "||"):
+            before = self.last_test if self.tested else True if self.joined == "&&" else None
+            truth = (both if self.joined == "&&" else either)(before, truth)
+        if not is_test and not self.dead:
             self._run(words)
-        self.tested, self.last_test = False, None
+        asked = self.branches[-1] if self.branches and self.branches[-1].asks else None
+        if asked is not None:
+            asked.runs = truth
+        if is_test:
+            self.tested, self.last_test = True, truth
+        elif self.joined not in ("&&", "||") or self.last_test is (self.joined == "&&"):
+            self.tested, self.last_test = False, None
 
     def _keyword(self, first: Token, rest: list[Token]) -> bool:
         """Follow a keyword; say whether nothing else of its statement matters."""
         word = first.text
         if word in _OPENS:
-            self.branches.append(_Branch(word, asks=word in ("if", "while", "until")))
-            if word in ("for", "select") and rest:
-                self.scope.unsure[rest[0].text] = first.line
-            self.joined = ""
-            return word in ("for", "select", "case")
+            self._open(word, first.line, rest)
+            return word in ("for", "select")
         if word in _CLOSES and self.branches:
             self.branches.pop()
+            self.tested, self.last_test = False, None
         elif word in ("then", "do", "else", "elif") and self.branches:
-            self._turn(self.branches[-1], word)
-        elif word == "{":
-            self.braces.append(self.function_begins)
-            self.scope.functions += self.function_begins
-            self.function_begins = False
-        elif word == "}" and self.braces:
-            self.scope.functions -= self.braces.pop()
-        return word == "function"
+            self.branches[-1].turns(word)
+            self.joined = ""
+        elif word == "!":
+            self.negated = not self.negated
+        return False
 
-    def _turn(self, branch: _Branch, word: str) -> None:
-        branch.asks = word == "elif"
+    def _open(self, word: str, line: int, rest: list[Token]) -> None:
+        """Open an `if`, a loop or a `case`."""
+        if len(self.branches) >= MAX_NESTED:
+            raise ShellError(line, f"conditions and loops within more than {MAX_NESTED} others")
         self.joined = ""
-        if branch.word != "if":
-            branch.runs = None
-        elif word == "then":
-            if branch.has_run:
-                branch.runs = False
-            elif branch.has_run is None and branch.runs:
-                branch.runs = None
-        elif word == "else":
-            before = _either(branch.has_run, branch.runs)
-            branch.runs = None if before is None else not before
-        else:
-            branch.has_run, branch.runs = _either(branch.has_run, branch.runs), None
+        self.scope.opened += 1
+        number = self.scope.opened if word in ("if", "case") else 0
+        branch = Branch(word, number, asks=word in ("if", "while", "until"))
+        if word in ("for", "select") and rest:
+            self.scope.unsure[rest[0].text] = line
+        if word == "case":
+            text = " ".join(expand(rest.pop(0).text, self.scope)) if rest else "$"
+            branch.subject = None if "$" in text or "`" in text else text
+            branch.awaits = True
+            self.patterns = []
+        self.branches.append(branch)
+
+    def _pattern(self, branch: Branch, words: list[Token], ended_by: Token) -> None:
+        """Follow the patterns of a `case`, which end with a bracket."""
+        self.patterns += [(each.text, " ".join(expand(each.text, self.scope))) for each in words if each.text != "in"]
+        if ended_by.text == ")":
+            branch.meets(self.patterns)
+            self.patterns = []
+            self.joined = ""
 
     def _truth(self, words: list[Token]) -> bool | None:
         """Return what a test of texts comes to; None where only a run would tell."""
@@ -287,17 +335,7 @@ class _Runner:
         words = [word for token in written for word in expand(token.text, self.scope)]
         if not words:
             return
-        if words[:2] in (["set", "-a"], ["set", "+a"]) or words[1:] == ["-o", "allexport"]:
-            self.everything_exported = "+a" not in words
-        elif words[0] in (".", "source") and len(words) > 1:
-            self._source(words[1])
-        elif words[0] == "eval" and len(words) > 1 and self.depth < MAX_DEPTH:
-            line = written[0].line
-            self.found += [replace(each, line=line) for each in self._inner().run(" ".join(words[1:]))]
-        elif words[0] == "cd" and len(words) > 1 and "$" not in words[-1]:
-            self.scope.directory = posixpath.normpath(posixpath.join(self.scope.directory, words[-1]))
-            self.scope.values["PWD"] = (self.scope.directory,)
-        elif words[0] not in _SILENT:
+        if not self._about_arguments(words, written[0].line) and not self._about_surroundings(words, written[0].line):
             exported = {name: " ".join(self.scope.values.get(name, ())) for name in self.scope.exported}
             found = Command(
                 tuple(words),
@@ -307,8 +345,58 @@ class _Runner:
                 self.scope.directory,
                 tuple(self.scope.missing),
                 self._unsure(words),
+                alternatives(self.branches),
             )
             self.found.append(found)
+
+    def _about_arguments(self, words: list[str], line: int) -> bool:
+        """Follow what changes the arguments, or calls a function with its own; say whether it was that."""
+        if words[0] == "shift":
+            self._shift(words, line)
+        elif words[:2] == ["set", "--"]:
+            self._set_arguments(tuple(words[2:]), line)
+        elif words[0] in self.scope.functions:
+            self._call(words[0], words[1:])
+        else:
+            return False
+        return True
+
+    def _about_surroundings(self, words: list[str], line: int) -> bool:
+        """Follow what changes the directory or reads more commands; say whether it was that, or does nothing here."""
+        if words[:2] in (["set", "-a"], ["set", "+a"]) or words[1:] == ["-o", "allexport"]:
+            self.everything_exported = "+a" not in words
+        elif words[0] in (".", "source") and len(words) > 1:
+            self._source(words[1])
+        elif words[0] == "eval" and len(words) > 1 and self.depth < MAX_DEPTH:
+            self.found += [replace(each, line=line) for each in self._inner().run(" ".join(words[1:]))]
+        elif words[0] == "cd" and len(words) > 1 and "$" not in words[-1]:
+            self.scope.directory = posixpath.normpath(posixpath.join(self.scope.directory, words[-1]))
+            self.scope.values["PWD"] = (self.scope.directory,)
+        else:
+            return words[0] in _SILENT or words[:2] in (["command", "-v"], ["command", "-V"])
+        return True
+
+    def _call(self, name: str, arguments: Sequence[str] | None) -> None:
+        """Run a function; None for arguments that are not known."""
+        self.scope.called.add(name)
+        if self.depth >= MAX_DEPTH:
+            return
+        kept = self.scope.taken()
+        self.scope.bind(arguments or ())
+        if arguments is None:
+            self.scope.forget_arguments(0)
+        self.found += self._inner().walk(self.scope.functions[name])
+        self.scope.give_back(kept)
+
+    def _shift(self, words: Sequence[str], line: int) -> None:
+        by = int(words[1]) if len(words) > 1 and words[1].isdecimal() and len(words[1]) <= 9 else len(words) == 1  # noqa: PLR2004  # as many digits as never matter
+        self._set_arguments((self.scope.get("@") or ())[by:], line)
+
+    def _set_arguments(self, arguments: Values, line: int) -> None:
+        known = self.scope.get("@") is not None and not self.conditional
+        self.scope.bind(arguments)
+        if not known:
+            self.scope.forget_arguments(line)
 
     def _unsure(self, words: Sequence[str]) -> dict[str, int]:
         named = (match[1] for word in words for match in _NAMED.finditer(word))
@@ -338,10 +426,16 @@ class _Runner:
         """Return what goes through a text within this one: with the same variables, under the same conditions."""
         inner = _Runner(self.scope, self.source, self.setting, self.depth + 1)
         inner.everything_exported = self.everything_exported
-        inner.branches = [_Branch("if", runs=None)] if self.conditional else []
+        inner.branches = [*self.branches, *([Branch("if")] if self._after() is None else [])]
         return inner
 
 
-def _either(one: bool | None, other: bool | None) -> bool | None:
-    """Say whether one of two is true; None where that is not known."""
-    return True if one or other else None if one is None or other is None else False
+def torn_off(text: str, line: int) -> str:
+    """Say why a line that begins with a flag is a command of its own."""
+    before = text.splitlines()[max(0, line - 2) : line - 1]
+    why = ""
+    if before and re.search(r"\\[ \t]+$", before[0]):
+        why = ": the `\\` before it is followed by a blank"
+    elif before and before[0].lstrip().startswith("#"):
+        why = ": a line with # ends the command before it"
+    return f"this line is not part of the command before it{why}"

@@ -5,10 +5,10 @@ What only a run would tell (`$(hostname)`, a variable that nobody sets) stays in
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from plimsoll.box.fit.shell_words import ShellError, dollar_end, quote_end, tokens
+from plimsoll.box.fit.shell_words import ShellError, Token, dollar_end, quote_end, tokens
 
 Values = tuple[str, ...]
 """What a variable holds: one text, or the elements of an array."""
@@ -16,7 +16,8 @@ Values = tuple[str, ...]
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9]")
 _BRACED = re.compile(r"\$\{(?P<count>\#?)(?P<name>[A-Za-z_]\w*|[0-9@*])(?P<index>\[[^\]]*\])?(?P<rest>.*)\}", re.DOTALL)
 _OPERATION = re.compile(r":?[-=+?]", re.DOTALL)
-_POSITIONAL = re.compile(r"[1-9@*]")
+ARGUMENTS = (*"123456789", "@", "*")
+MAX_STATEMENTS = 100_000
 
 
 @dataclass
@@ -29,14 +30,47 @@ class Scope:
     directory: str = "/"
     missing: list[str] = field(default_factory=list)
     """Files that could not be read in."""
-    functions: int = 0
-    """How many functions this is inside of; their arguments are not those of the script."""
+    functions: dict[str, Sequence[Token]] = field(default_factory=dict)
+    """Bodies of functions by their names."""
+    called: set[str] = field(default_factory=set)
+    opened: int = 0
+    """How many conditions and loops were met."""
+    statements: int = 0
 
     def get(self, name: str) -> Values | None:
         """Return what a variable holds, None for one that is not set or not sure."""
-        if name in self.unsure or (self.functions and _POSITIONAL.fullmatch(name)):
-            return None
-        return self.values.get(name)
+        return None if name in self.unsure else self.values.get("@" if name == "*" else name)
+
+    def count(self, line: int) -> None:
+        """Count a statement; raises ShellError where functions that call each other go on for too long."""
+        self.statements += 1
+        if self.statements > MAX_STATEMENTS:
+            raise ShellError(line, f"runs more than {MAX_STATEMENTS} statements")
+
+    def bind(self, arguments: Sequence[str]) -> None:
+        """Set the arguments: `$1` to `$9`, and `$@`."""
+        for name in ARGUMENTS:
+            self.values.pop(name, None)
+            self.unsure.pop(name, None)
+        self.values |= {str(index): (word,) for index, word in enumerate(arguments[:9], 1)}
+        self.values["@"] = tuple(arguments)
+
+    def forget_arguments(self, line: int) -> None:
+        """Take the arguments for not known from here on."""
+        self.unsure |= dict.fromkeys(ARGUMENTS, line)
+
+    def taken(self) -> tuple[dict[str, Values], dict[str, int]]:
+        """Return the arguments as they are, to be given back."""
+        return (
+            {name: self.values[name] for name in ARGUMENTS if name in self.values},
+            {name: self.unsure[name] for name in ARGUMENTS if name in self.unsure},
+        )
+
+    def give_back(self, kept: tuple[dict[str, Values], dict[str, int]]) -> None:
+        """Set the arguments as they were taken."""
+        self.bind(())
+        self.values |= kept[0]
+        self.unsure |= kept[1]
 
 
 def expand(word: str, scope: Scope) -> list[str]:
@@ -123,9 +157,9 @@ def _variable(written: str, scope: Scope) -> Values:
         except ShellError:
             found = None
         return (written,) if found is None else (found,)
-    if _NAME.fullmatch(written[1:]) or written == "$@":
+    if _NAME.fullmatch(written[1:]) or written in ("$@", "$*"):
         found_values = scope.get(written[1:])
-        return (written,) if found_values is None else found_values if written == "$@" else found_values[:1]
+        return (written,) if found_values is None else found_values if written in ("$@", "$*") else found_values[:1]
     match = _BRACED.fullmatch(written)
     return (written,) if match is None else _braced(written, match, scope)
 

@@ -1,7 +1,7 @@
 """Shell scripts as words and operators: quotes, brackets, here-documents, comments. Pure."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 
@@ -152,3 +152,28 @@ def _closing(text: str, position: int, line: int) -> int:
             if not depth:
                 return position
     raise ShellError(line, f"a {open_at} is not closed")
+
+
+# --- functions --------------------------------------------------------------------------------------
+
+
+def definition(listed: Sequence[Token], index: int) -> tuple[str, Sequence[Token], int] | None:
+    """Return the name and the body of the function that is defined at `index`, and what follows; None for none."""
+    begin = index + (listed[index].text == "function")
+    brackets = [token.text for token in listed[begin + 1 : begin + 3]] == ["(", ")"]
+    if (begin == index and not brackets) or begin >= len(listed) or listed[begin].kind != "word":
+        return None
+    start = begin + (3 if brackets else 1)
+    while start < len(listed) and listed[start].kind == "end":
+        start += 1
+    pair = {"{": ("word", "}"), "(": ("op", ")")}.get(listed[start].text if start < len(listed) else "")
+    if pair is None:
+        return None
+    depth = 0
+    for position in range(start, len(listed)):
+        token = listed[position]
+        if token.kind == pair[0]:
+            depth += (token.text == listed[start].text) - (token.text == pair[1])
+        if not depth:
+            return listed[begin].text, [*listed[start + 1 : position], Token("end", "\n", token.line)], position + 1
+    raise ShellError(listed[start].line, f"a {listed[start].text} is not closed")

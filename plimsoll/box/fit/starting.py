@@ -11,6 +11,7 @@ from plimsoll.box import containers, engines
 from plimsoll.box.fit import docker, handing, images
 from plimsoll.box.fit.handing import Script
 from plimsoll.box.fit.model import NO_GUARDS, CannotTellError, Guards, Launch, Mount, Place
+from plimsoll.box.fit.shell_flow import Slots
 from plimsoll.box.host import Host
 
 if TYPE_CHECKING:
@@ -243,11 +244,18 @@ def from_script(host: Host, text: str, around: Around) -> list[Launch]:
         raise CannotTellError(f"{where}: {error}: this is not understood as a shell script") from error
     started: list[Launch] = []
     elsewhere: list[_ElsewhereError] = []
-    for command in found:
+    slots = Slots()
+    latest: list[Launch] = []
+    for number, command in enumerate(found):
+        if latest and command.words[0].startswith("--"):
+            note = f"{Place(file, command.line)}: {shell.torn_off(text, command.line)}"
+            started[-1] = replace(started[-1], notes=(*started[-1].notes, note))
+        latest = []
         try:
-            started += _of_script(host, command, file, around)
+            latest = _of_script(host, command, file, around)
         except _ElsewhereError as error:
             elsewhere.append(error)
+        started += [_in_branch(each, number, slots.place(command.alternatives), around) for each in latest]
     if elsewhere and not started:
         raise elsewhere[0]
     if elsewhere:
@@ -255,6 +263,15 @@ def from_script(host: Host, text: str, around: Around) -> list[Launch]:
     # `vllm --version` and the like, which a script may ask before it starts anything
     telling = [each for each in started if each.arguments or each.opaque or each.engine == "ollama"]
     return telling or started
+
+
+def _in_branch(launch: Launch, number: int, place: str, around: Around) -> Launch:
+    """Return a launch that replaces those of other branches; what a command makes replace each other stays its own."""
+    if launch.exclusive and launch.exclusive != around.exclusive:
+        return replace(launch, exclusive=f"command {number} of {around.place or around.name}: {launch.exclusive}")
+    if launch.exclusive or not place:
+        return launch
+    return replace(launch, exclusive=f"{around.name} {around.place or ''} condition {place}".strip())
 
 
 def _of_script(host: Host, command: "shell.Command", file: str, around: Around) -> list[Launch]:
@@ -305,7 +322,7 @@ def _script_of(host: Host, command: Sequence[str], around: Around) -> tuple[str,
 
 def _outside(path: str, around: Around) -> str | None:
     """Return where a file lies on this machine; None for one that is in a container alone."""
-    return _mounted(path, around.mounts) if around.contained else path
+    return docker.outside(path, around.mounts) if around.contained else path
 
 
 def script_text(host: Host, path: str, *, by_shell: bool = False) -> str | None:
@@ -374,7 +391,8 @@ def in_container(
         if by_itself is not None:
             return by_itself
     if not words or not words[0]:
-        why = f"no command is given, and what {image} starts by itself is not known"
+        taken = "is not known" if entrypoint is None else "is taken away"
+        why = f"the entry point of {image} {taken} and no command is given: what it starts is not known"
     elif images.are_harmless(_programs(host, words, inner)):
         return []
     else:
@@ -442,41 +460,22 @@ def mount(written: str, directory: str, homes: Sequence[str]) -> list[Mount]:
 def _swap(host: Host, command: Sequence[str], around: Around) -> list[Launch]:
     from plimsoll.box.fit import routers  # noqa: PLC0415  # few commands need it
 
-    path = _absolute(_configuration(command) or "config.yaml", around.directory)
-    return routers.from_swap(host, _mounted(path, around.mounts) or path, around.deeper())
-
-
-def _configuration(command: Sequence[str]) -> str:
-    """Return the file that llama-swap is told to read, empty where it is told none."""
-    words = list(command)
-    return next(
-        (word.partition("=")[2] or "".join(words[index + 1 : index + 2])
-         for index, word in enumerate(words) if word.partition("=")[0].lstrip("-") in ("config", "c")),
-        "",
-    )  # fmt: skip
+    path = _absolute(images.configuration(command) or "config.yaml", around.directory)
+    return routers.from_swap(host, docker.outside(path, around.mounts) or path, around.deeper())
 
 
 def _swap_image(host: Host, image: str, command: Sequence[str], around: Around) -> list[Launch]:
     """Return the models of the configuration that the image of llama-swap is given by a mount."""
     from plimsoll.box.fit import routers  # noqa: PLC0415  # as above
 
-    given = _configuration(command)
+    given = images.configuration(command)
     inside = [_absolute(given, images.SWAP_DIRECTORY)] if given else list(images.SWAP_CONFIGURATIONS)
     for path in inside:
-        outside = _mounted(path, around.mounts)
+        outside = docker.outside(path, around.mounts)
         if outside is not None and host.exists(outside):
             return routers.from_swap(host, outside, around)
     why = f"the configuration of {image} ({' or '.join(inside)}) is not mounted from here: its models are not known"
     return [_opaque("llama-swap", why, around)]
-
-
-def _mounted(path: str, mounts: Sequence[Mount]) -> str | None:
-    """Return where a path inside of a container lies outside of it; None where nothing is mounted there."""
-    for mount_here in sorted(mounts, key=lambda each: -len(each.inside)):
-        inside = mount_here.inside.rstrip("/")
-        if path == inside or path.startswith(f"{inside}/"):
-            return mount_here.outside.rstrip("/") + path[len(inside) :]
-    return None
 
 
 def homes(host: Host) -> tuple[str, ...]:
