@@ -65,6 +65,8 @@ def test_functions_that_call_each_other() -> None:
     calls = "".join(f"f{n}() {{ {f'f{n + 1};' * 30} }}\n" for n in range(8))
     with pytest.raises(shell.ShellError, match="statements"):
         shell.commands(calls + "f0", {})
+    with pytest.raises(shell.ShellError, match="characters"):
+        shell.commands("X=12345678\n" + "X=$X$X\n" * 16 + "run $X\n" * 1000, {})
     with pytest.raises(shell.ShellError, match="within more than"):
         shell.commands("while x\n" * 1000, {})
 

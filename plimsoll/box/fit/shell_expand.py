@@ -18,6 +18,7 @@ _BRACED = re.compile(r"\$\{(?P<count>\#?)(?P<name>[A-Za-z_]\w*|[0-9@*])(?P<index
 _OPERATION = re.compile(r":?[-=+?]", re.DOTALL)
 ARGUMENTS = (*"123456789", "@", "*")
 MAX_STATEMENTS = 100_000
+MAX_EXPANDED = 1 << 25
 
 
 @dataclass
@@ -36,6 +37,8 @@ class Scope:
     opened: int = 0
     """How many conditions and loops were met."""
     statements: int = 0
+    expanded: int = 0
+    """Characters of all words so far: variables that hold each other would double for ever."""
 
     def get(self, name: str) -> Values | None:
         """Return what a variable holds, None for one that is not set or not sure."""
@@ -77,6 +80,9 @@ def expand(word: str, scope: Scope) -> list[str]:
     """Return the words that one written word comes to; what cannot be told stays as it is written."""
     pieces: list[str] = [""]
     for text, quoted, is_list in _pieces(word, scope):
+        scope.expanded += sum(map(len, text))
+        if scope.expanded > MAX_EXPANDED:
+            raise ShellError(0, f"its words come to more than {MAX_EXPANDED} characters")
         if not is_list:
             pieces[-1] += text[0] if text else ""
             continue
