@@ -228,16 +228,19 @@ def test_an_included_file_with_profiles(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    ["extends: {file: gone.yml, service: x}", "image: x/llama-swap\n    command: llama-swap -config /gone.yaml"],
+    ("other", "why"),
+    [
+        ("extends: {file: gone.yml, service: x}", "the service odd is not understood"),
+        ("image: x/llama-swap\n    command: llama-swap -config /gone.yaml", "(/gone.yaml) is not mounted from here"),
+    ],
 )
-def test_a_service_that_is_not_understood(tmp_path: Path, other: str) -> None:
+def test_a_service_that_is_not_understood(tmp_path: Path, other: str, why: str) -> None:
     """It is an unknown of its own, and hides none of the others."""
     text = f"services:\n  a:\n    image: x/vllm\n    command: --model m/a\n  odd:\n    {other}\n"
     path = written(tmp_path, "c.yml", text)
     found = launches(compose=(path,))
     assert [each.name for each in found] == ["a", "odd"]
-    assert "the service odd is not understood" in ask.one(found[1], context()).unknowns[0]
+    assert why in ask.one(found[1], context()).unknowns[0]
     assert ask.one(found[1], context()).items == ()
     assert _names("docker", "compose", "-f", path, "up", "a") == ["a"]
 

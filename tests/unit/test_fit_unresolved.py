@@ -122,3 +122,12 @@ def test_a_flag_is_no_value(models: dict[str, str], command: str, flag: str | No
     assert {name: values[name] for name in others} == others
     assert [each.split()[0].rstrip(":") for each in found.unknowns] == ([flag] if flag else [])
     assert flag not in values
+
+
+def test_a_context_that_may_be_in_what_is_not_known(models: dict[str, str]) -> None:
+    """The model's whole context is no figure where the flag for it may be among words that are not filled in."""
+    (found,) = _asked("llama-server -m GGUF --cache-ram 0 $(cat extra.flags)", models)
+    assert "how long the context is (-c)" in " ".join(found.unknowns)
+    assert not {"keys and values", "compute peak"} & {item.name for item in found.items}
+    (given,) = _asked("llama-server -m GGUF -c 4096 --cache-ram 0 $(cat extra.flags)", models)
+    assert "keys and values" in {item.name for item in given.items}

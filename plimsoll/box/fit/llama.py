@@ -61,10 +61,13 @@ def estimate(launch: Launch, context: Context) -> Estimate:
     items = [shared.exact_items(found, shared.Ranks(1, 1, unified=context.box.unified is not False))]
     items += _projector(launch, read, context, unknowns)
     items += _draft(launch, read, context, asked, unknowns)
+    process = Item("process", PROCESS, PROCESS_BASIS)
+    if launch.unknowns and not (read.get("--ctx-size") or read.get("--kv-unified-per-slot")):
+        unknowns.append("how long the context is (-c): it may be in what is not known of the command")
+        return replace(base, items=(*items, process), unknowns=tuple(unknowns))
     items += computed(found, asked, unknowns)
     items += _kept_prompts(read, found.architecture, asked)
-    items.append(Item("process", PROCESS, PROCESS_BASIS))
-    done = replace(base, items=tuple(items), unknowns=tuple(unknowns))
+    done = replace(base, items=(*items, process), unknowns=tuple(unknowns))
     return replace(done, concurrency=carried(asked), warnings=(*done.warnings, *_on_context(read, asked)))
 
 
