@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ LARGE = Plan(
 BURSTING = Plan(
     (
         Phase("weights", grow_percent=30, percent_per_s=20, loading=True),
-        Phase("requests", hold_s=180),
+        Phase("requests", hold_s=90),
         Phase("drafts", grow_percent=150, percent_per_s=20),
     ),
     memory="ordinary",
@@ -97,7 +98,9 @@ def memory_kib(box: Machine) -> int:
 def declare(box: Machine, name: str, plan: Plan, share: float, more: str = "") -> None:
     """Install a model server as a unit of the system, and its file for `plimsoll serve`."""
     total_kib = memory_kib(box)
-    command = ship.install_model(box, Scenario(name, name, plan), plan, total_kib << 10)
+    # a scenario of ordinary memory is an ordinary program, which answers no requests
+    server = Scenario(name, name, replace(plan, memory="driver"))
+    command = ship.install_model(box, server, plan, total_kib << 10)
     box.put(f"/etc/systemd/system/{name}.service", f"[Service]\nExecStart={command}\n")
     directory = f"{ship.MODELS}/{name}"
     port = KINDS[plan.engine].port
