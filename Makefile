@@ -57,8 +57,7 @@ PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 ALONE := $(BIN)/pytest -n 1 --dist loadgroup
 
 test: lint test-packages
-	$(PYTEST) -m "not slow and not bench and not alone"
-	$(ALONE) -m "alone and not slow"
+	$(PYTEST) -m "not slow and not bench"
 
 # Can be interrupted and repeated: what has passed for the same files is not run again.
 test-long: lint test-packages

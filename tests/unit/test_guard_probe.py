@@ -37,6 +37,12 @@ def _server(*says: bytes, family: socket.AddressFamily = socket.AF_INET, hangs: 
                     time.sleep(0.01)
                 if hangs:
                     over.wait(WAIT_S)
+                elif says:
+                    # closed with the client's own words unread, a connection is reset, and what was sent may be lost
+                    with suppress(OSError):
+                        connection.shutdown(socket.SHUT_WR)
+                        while connection.recv(4096):
+                            pass
 
         thread = threading.Thread(target=answer)
         thread.start()

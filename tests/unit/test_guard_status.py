@@ -359,7 +359,9 @@ def test_a_live_view_needs_a_terminal(tmp_path: Path) -> None:
 
 
 _WATCH = """
-import argparse, sys
+import argparse, signal, sys
+# who starts tests in the background has them ignore it
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from plimsoll.box import cli_status
 from plimsoll.box.host import Host
 sys.exit(cli_status.status(argparse.Namespace(json=False, watch=True), Host({!r}), b""))

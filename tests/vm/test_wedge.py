@@ -37,6 +37,7 @@ def samples_of(run: Run) -> list[Sample]:
     return [Sample(*values) for values in run["samples"]]
 
 
+@pytest.mark.slow
 def test_a_stock_machine_freezes(monkeypatch: pytest.MonkeyPatch) -> None:
     """In regime C no login comes back; it is recorded all the while, and console, kern.log and journal are read."""
     monkeypatch.setattr(runner, "WINDOW_S", SHORT_WINDOW_S)
