@@ -12,7 +12,6 @@ from lab.machine import Machine
 from lab.progress import Progress
 from lab.snapshot import Spec
 from plimsoll.box import memory
-from tests.vm.counting import complaints, exact, misc_kib
 
 pytestmark = [pytest.mark.vm, pytest.mark.slow, pytest.mark.timeout(2400)]
 
@@ -48,6 +47,11 @@ def driver(machine: Machine) -> Iterator[Machine]:
     assert complaints(machine) == ""
 
 
+def complaints(machine: Machine) -> str:
+    """Return what the kernel prints about a broken invariant."""
+    return machine.run(r"dmesg | grep -E 'WARNING|\bBUG\b|Oops|INFO: task|Bad page|general protection'").out
+
+
 def start(machine: Machine, arguments: str, until: str = "holding") -> int:
     """Start the guest's program as a unit, wait until it says `until`, return its process id."""
     await_gone(machine)
@@ -69,6 +73,18 @@ def await_gone(machine: Machine) -> None:
     """Wait until systemd has forgotten the unit, which it does when its last process has ended."""
     state = "systemctl show --property=LoadState --value engine.service"
     machine.wait_until_succeeds(f"[ $({state}) = not-found ]", timeout_s=120)
+
+
+def exact(machine: Machine) -> dict[str, int]:
+    """Return /proc/meminfo in KiB, after what each processor still keeps to itself has been added."""
+    return memory.parse_meminfo(machine.succeed("cat /proc/sys/vm/stat_refresh; cat /proc/meminfo"))
+
+
+def misc_kib(meminfo: dict[str, int]) -> int:
+    """Return what is counted reclaimable and is no slab."""
+    found = memory.misc_reclaimable_kib(meminfo)
+    assert found is not None
+    return found
 
 
 def assert_changed(name: str, before: dict[str, int], after: dict[str, int], wanted_kib: int) -> None:
@@ -289,6 +305,51 @@ def test_a_user_can_drive_it(driver: Machine) -> None:
     out = driver.succeed("runuser -u admin -- fakegb10 hold --mib 16 --engine plain --hold-s 0.1")
     assert '"event": "released"' in out
     assert fakegb10.state(driver).in_use_kib == 0
+
+
+CYCLES = """
+import os, signal, subprocess, sys
+sys.path.insert(0, "{directory}")
+import fakegb10
+for _ in range({count}):
+    subprocess.run(["insmod", "{directory}/{module}", "teardown_percent_per_s=0"], check=True)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        device = fakegb10.Device()
+        size = device.alloc(48 << 20, engine="vmm") + device.alloc(16 << 20, engine="plain")
+        device.map(size)
+        os.write(writing, b"x")
+        signal.pause()
+    assert os.read(reading, 1) == b"x"
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(reading)
+    os.close(writing)
+    subprocess.run(["rmmod", "fakegb10"], check=True)
+"""
+
+
+def test_a_hundred_cycles_leave_nothing_behind(machine: Machine) -> None:
+    """Load, take, map, kill, unload, a hundred times: counters and free memory are what they were."""
+    machine.succeed("dmesg --clear")
+    # the first few warm up the kernel's own caches
+    before, after = (left_after(machine, cycles) for cycles in (5, 100))
+    assert misc_kib(after) == misc_kib(before)
+    # 64 MiB are held in each: one that stayed would be seen
+    assert after["MemFree"] - before["MemFree"] > -16 * 1024
+    assert after["SUnreclaim"] - before["SUnreclaim"] < 4 * 1024
+    machine.fail("test -e /dev/fakegb10 || test -e /proc/driver/nvidia || test -e /proc/driver/fakegb10")
+    assert complaints(machine) == ""
+
+
+def left_after(machine: Machine, cycles: int) -> dict[str, int]:
+    """Return /proc/meminfo after so many cycles, without what can be dropped."""
+    script = CYCLES.format(directory=fakegb10.IN_GUEST, module=fakegb10.MODULE, count=cycles)
+    result = machine.run("python3 -", 1200, script.encode())
+    assert (result.rc, result.err) == (0, "")
+    machine.succeed("sync; echo 3 >/proc/sys/vm/drop_caches")
+    return exact(machine)
 
 
 def await_console(machine: Machine, pattern: re.Pattern[str], timeout_s: float) -> None:
