@@ -57,7 +57,7 @@ PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 ALONE := $(BIN)/pytest -n 1 --dist loadgroup
 
 test: lint test-packages
-	$(PYTEST) -m "not slow and not bench"
+	$(PYTEST) -m "not slow and not bench and not alone"
 
 # Can be interrupted and repeated: what has passed for the same files is not run again.
 test-long: lint test-packages

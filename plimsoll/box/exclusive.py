@@ -14,6 +14,7 @@ SETTLED_S = 30.0
 """A deploy holds the lock for each of its layers; between two of them lies a step of the operator's machine."""
 SETTLE_LIMIT_S = 900.0
 POLL_S = 1.0
+RETRY_S = 0.05
 
 
 class RefusedError(BoxError):
@@ -28,15 +29,27 @@ def exclusively(host: Host, *, wait: bool = False) -> Iterator[None]:
     os.makedirs(host.path(os.path.dirname(LOCK)), mode=0o755, exist_ok=True)
     descriptor = os.open(host.path(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        _take(descriptor, wait=wait)
         try:
             yield
         finally:
             os.utime(descriptor)
-    except BlockingIOError as error:
-        raise RefusedError("another plimsoll is changing this host; try again when it has ended") from error
     finally:
         os.close(descriptor)
+
+
+def _take(descriptor: int, *, wait: bool) -> None:
+    """Take the lock; who only looks whether it is held (`settle`) holds it for a moment himself."""
+    deadline_s = time.monotonic() + POLL_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            if time.monotonic() > deadline_s:
+                raise RefusedError("another plimsoll is changing this host; try again when it has ended") from error
+            time.sleep(RETRY_S)
+        else:
+            return
 
 
 def settle(host: Host, settled_s: float = SETTLED_S, limit_s: float = SETTLE_LIMIT_S) -> None:

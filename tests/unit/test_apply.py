@@ -1,6 +1,8 @@
 """Carrying out a plan: all files or none, and nothing before it is recorded."""
 
+import fcntl
 import os
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -169,6 +171,26 @@ def test_what_is_changed_is_waited_for(tmp_path: Path) -> None:
             waiting = pool.submit(exclusive.settle, host, 0.5, 60)
             with pytest.raises(TimeoutError):
                 waiting.result(0.8)
-        released_s = time.monotonic()
+            released_s = time.monotonic()
         waiting.result(30)
     assert time.monotonic() - released_s > 0.4
+
+
+def test_who_only_looks_is_waited_for(tmp_path: Path) -> None:
+    """A look holds the lock for a moment, and refuses nobody."""
+    host = _host(tmp_path)
+    with exclusive.exclusively(host):
+        pass
+    descriptor = os.open(tmp_path / exclusive.LOCK[1:], os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    looking = threading.Timer(0.2, os.close, (descriptor,))
+    looking.start()
+    with exclusive.exclusively(host):
+        pass
+    looking.join()
+
+
+def test_an_error_of_a_change_is_no_lock(tmp_path: Path) -> None:
+    """What cannot fork says so itself."""
+    with pytest.raises(BlockingIOError), exclusive.exclusively(_host(tmp_path)):
+        raise BlockingIOError

@@ -152,3 +152,17 @@ def test_a_flag_that_is_no_part_of_the_command(text: str, why: str) -> None:
     assert "--max-model-len" not in found[0].arguments
     with pytest.raises(AssertionError, match=why):
         raise AssertionError(found[0].notes[0])
+
+
+def test_patterns_that_only_a_shell_reads(tmp_path: Path) -> None:
+    """Of a pattern that is not understood it is not known whether it fits: both branches stay."""
+    script = 'case "$1" in [^a]) C=10 ;; *) C=20 ;; esac\nllama-server -m GGUF -c "$C"\n'
+    (found,) = launches(written(tmp_path, "start.sh", script), "b")
+    assert _contexts([found]) == ["$C"]
+
+
+@pytest.mark.parametrize("opening", ['"$(', "${a:-"])
+def test_quotes_within_quotes_without_end(opening: str) -> None:
+    """Nesting beyond all sense is an error of the script, not of this program."""
+    with pytest.raises(shell.ShellError):
+        shell.commands(f"vllm serve {opening * 3000}", {})

@@ -257,3 +257,10 @@ def test_a_manifest_of_kubernetes(tmp_path: Path) -> None:
     text = "apiVersion: v1\nkind: Pod\nspec:\n  containers: []\n---\napiVersion: v1\nkind: Service\n"
     with pytest.raises(CannotTellError, match="a manifest of Kubernetes"):
         launches(written(tmp_path, "pod.yaml", text))
+
+
+def test_an_entry_point_with_a_quote_that_is_open(tmp_path: Path) -> None:
+    """It is refused as compose refuses it, and named."""
+    path = written(tmp_path, "c.yml", "services:\n  a:\n    image: x/vllm\n    command: --model m/a\n")
+    with pytest.raises(CannotTellError, match="--entrypoint bash -c 'x: a quote"):
+        launches("docker", "compose", "-f", path, "run", "--entrypoint", "bash -c 'x", "a")

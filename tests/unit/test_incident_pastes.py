@@ -2,6 +2,8 @@
 
 # ruff: noqa: E501  # log lines are as long as they are printed
 
+import time
+
 import pytest
 
 from plimsoll.box.incident import reader, timeline
@@ -219,3 +221,11 @@ def test_points_of_an_old_kernel() -> None:
     (points,) = [each for each in shown if "points, " in each]
     assert ": 1 points, " in points
     assert points.endswith("the kernel says 0")
+
+
+def test_a_line_of_marks_is_read_at_once() -> None:
+    """A line that anybody can write to a log costs no more than its length."""
+    began_s = time.process_time()
+    for text in ("a] " * 30_000 + ASKED, "OOM victim 1 (" * 6_000, "Swap used (" * 16_000):
+        events_of(f"[  50.0] {text}\n")
+    assert time.process_time() - began_s < 5

@@ -88,8 +88,10 @@ print(json.dumps({
 """
 
 
-SETTLED = "! systemctl list-units --all --no-legend --state=activating,deactivating 'plimsoll-*' | grep ."
-"""A change to our files lets plimsoll-verify run for some seconds, which is over when nobody changes anything."""
+SETTLED = (
+    "busy=$(systemctl list-units --all --no-legend --state=activating,deactivating 'plimsoll-*') && test -z \"$busy\""
+)
+"""plimsoll-verify waits until nothing was changed for half a minute, and then looks for some seconds."""
 
 
 def manifest(machine: Machine) -> Manifest:

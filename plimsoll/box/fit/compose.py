@@ -284,7 +284,10 @@ def _service(project: _Project, file: _File, name: str) -> list[Launch]:
     entrypoint = reader.words("entrypoint") if _is_said(service, "entrypoint") else None
     command = list(asked.command) or reader.words("command")
     if "--entrypoint" in asked.run:
-        entrypoint, command = compose_words.split(asked.run["--entrypoint"][-1]), list(asked.command)
+        try:
+            entrypoint, command = compose_words.split(asked.run["--entrypoint"][-1]), list(asked.command)
+        except ValueError as error:
+            raise CannotTellError(f"--entrypoint {asked.run['--entrypoint'][-1]}: {error}") from error
     place = Place(file.path, service.lines.get("command", service.line))
     environment = _environment(project.host, reader) | _pairs(asked.run.get("--env", ()), file.variables)
     inner = replace(

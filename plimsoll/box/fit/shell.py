@@ -78,8 +78,11 @@ def commands(
     Raises ShellError for what is no script.
     """
     runner = _prepared(text, variables, source, setting)
-    runner.run(text)
-    return runner.with_uncalled()
+    try:
+        runner.run(text)
+        return runner.with_uncalled()
+    except RecursionError as error:
+        raise ShellError(1, "quotes or variables within hundreds of others") from error
 
 
 def variables(text: str, given: Mapping[str, str]) -> dict[str, Values]:

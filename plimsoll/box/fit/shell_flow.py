@@ -78,7 +78,9 @@ def _matches(subject: str | None, patterns: Iterable[tuple[str, str]]) -> bool |
         if written == "*":
             return True
         quoted = re.search(r"['\"\\]", written) is not None and re.search(r"[*?\[]", pattern) is not None
-        known = subject is not None and not quoted and "$" not in pattern and "`" not in pattern
+        # a shell has forms that fnmatch reads otherwise
+        other = re.search(r"[$`]|\[[\^\[]|[@!+?*]\(", pattern) is not None
+        known = subject is not None and not quoted and not other
         found = either(found, fnmatch.fnmatchcase(subject or "", pattern) if known else None)
     return found
 

@@ -43,11 +43,12 @@ _GROUP = re.compile(r"Tasks in (\S+) are going to be killed due to memory\.oom\.
 _MANUAL = re.compile(r"(?:sysrq: )?(?:SysRq : )?Manual OOM execution")
 _PANIC_ON_OOM = re.compile(r"Kernel panic - not syncing: (?:Out of memory|System is deadlocked on memory)")
 _NONE_LEFT = re.compile(r"(?:Out of memory|Memory cgroup out of memory).*no killable processes")
-_EXITING = re.compile(r".*\bOOM victim (\d+) \((.*)\) is already exiting")
+_EXITING = re.compile(r".{0,200}?\bOOM victim (\d{1,10}) \((.{0,64}?)\) is already exiting")
 SAME_VICTIM_S = 1.0
 """Of a cgroup that is killed as a whole the kernel names the victim twice."""
 MAX_COMM = 15
-_MARKS_BEFORE_COMM = re.compile(r".*(?:\]|kernel:) +(?=\S)")
+MAX_SHOWN = 64
+"""Of a name that is longer than any task's, so much of its end can be one with marks before it."""
 _DRIVER_FRAME = re.compile(r"(?:uvm_|nvUvm|nvidia_|nv_|rm_|phys_mem_|sysmem|_?memdesc|os_alloc_|_?iovaspace)\w*$")
 _SCOPES = {
     "CONSTRAINT_NONE": "host",
@@ -293,7 +294,10 @@ class Oom:
 
 def _comm(text: str) -> str:
     """Return a task's name without what somebody's tool has put before it: no name is longer than 15 characters."""
-    return _MARKS_BEFORE_COMM.sub("", text) if len(text) > MAX_COMM else text
+    if len(text) <= MAX_COMM:
+        return text
+    end = text[-MAX_SHOWN:]
+    return max((end.rpartition(mark)[2] for mark in ("] ", "kernel: ")), key=lambda rest: -len(rest)).strip() or text
 
 
 def _is_ours(text: str) -> bool:

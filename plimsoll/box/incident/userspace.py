@@ -46,7 +46,7 @@ _OOMD = re.compile(r"(Killed|Marked) (\S*[/.]\S*)(?: for killing)? due to (.+)")
 _OOMD_PRESSURE = re.compile(r"memory pressure for (\S+) being ([\d.]+%) > ([\d.]+%)(?: for > (\S+))?")
 _OOMD_BEFORE_249 = re.compile(
     r"Memory pressure for (\S+) is greater than (\d+) for more than (\d+) seconds and there was reclaim activity"
-    r"|Swap used \(.*\) (?:/ total \(.*\) )?is more than \S+"
+    r"|Swap used \([^()]{0,40}\) (?:/ total \([^()]{0,40}\) )?is more than \S+"
 )
 _OOMD_FAILED = re.compile(
     r"Failed to kill (?:any )?(?:cgroup\(s\)|cgroup\S*|\S+)(?: under)?(?: (/\S*))?(?: based on (\w+))?[^:]*: (.+)"
