@@ -166,3 +166,11 @@ def test_quotes_within_quotes_without_end(opening: str) -> None:
     """Nesting beyond all sense is an error of the script, not of this program."""
     with pytest.raises(shell.ShellError):
         shell.commands(f"vllm serve {opening * 3000}", {})
+
+
+@pytest.mark.parametrize("builtin", ["read -r -p size Q", "mapfile -t Q", "getopts ab Q"])
+def test_a_variable_that_is_filled_while_it_runs(tmp_path: Path, builtin: str) -> None:
+    """What it was before says nothing."""
+    script = f"Q=s\n{builtin}\ncase $Q in s) C=10 ;; *) C=20 ;; esac\nllama-server -m GGUF -c $C\n"
+    (found,) = launches(written(tmp_path, "start.sh", script))
+    assert _contexts([found]) == ["$C"]

@@ -264,3 +264,11 @@ def test_an_entry_point_with_a_quote_that_is_open(tmp_path: Path) -> None:
     path = written(tmp_path, "c.yml", "services:\n  a:\n    image: x/vllm\n    command: --model m/a\n")
     with pytest.raises(CannotTellError, match="--entrypoint bash -c 'x: a quote"):
         launches("docker", "compose", "-f", path, "run", "--entrypoint", "bash -c 'x", "a")
+
+
+def test_no_profiles_are_none(tmp_path: Path) -> None:
+    """A service whose list of profiles is empty starts by itself."""
+    path = written(
+        tmp_path, "c.yml", "services:\n  a:\n    image: x/vllm\n    profiles: []\n    command: --model m/a\n"
+    )
+    assert _names("docker", "compose", "-f", path, "up") == ["a"]

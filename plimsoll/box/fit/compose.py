@@ -257,7 +257,7 @@ def _starts(project: _Project, name: str) -> bool:
     except CannotTellError:
         profiles = None
     return file is not None and (
-        profiles is None or "*" in project.profiles or not project.profiles.isdisjoint(_texts(profiles))
+        not _texts(profiles) or "*" in project.profiles or not project.profiles.isdisjoint(_texts(profiles))
     )
 
 

@@ -62,6 +62,8 @@ _ENDS_PATTERN = (";;", ";&", ";;&")
 _BETWEEN = ("then", "else", "elif", "do", "{", "}", "!", "time")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _NAMED = re.compile(r"\$\{?(\w+|[@*])")
+_FILLS = ("read", "mapfile", "readarray", "getopts", "let")
+"""Builtins after which the variables that they name are not known."""
 _SILENT = (":", "set", "trap", "echo", "printf", "return", "exit", "[", "[[", "test", "unset", "true")
 _DECLARES = ("export", "local", "declare", "readonly", "typeset")
 _REDIRECTS = re.compile(r"[0-9]*[<>].*|&>>?")
@@ -354,7 +356,9 @@ class _Runner:
 
     def _about_arguments(self, words: list[str], line: int) -> bool:
         """Follow what changes the arguments, or calls a function with its own; say whether it was that."""
-        if words[0] == "shift":
+        if words[0] in _FILLS:
+            self.scope.unsure |= dict.fromkeys((word for word in words[1:] if word.isidentifier()), line)
+        elif words[0] == "shift":
             self._shift(words, line)
         elif words[:2] == ["set", "--"]:
             self._set_arguments(tuple(words[2:]), line)
