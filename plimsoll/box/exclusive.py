@@ -25,7 +25,7 @@ class RefusedError(BoxError):
 
 @contextmanager
 def exclusively(host: Host, *, wait: bool = False) -> Iterator[None]:
-    """Hold the one lock under which a host is changed; when it is taken, wait or raise RefusedError at once."""
+    """Hold the one lock under which a host is changed; when it is taken, wait, or raise RefusedError in a second."""
     os.makedirs(host.path(os.path.dirname(LOCK)), mode=0o755, exist_ok=True)
     descriptor = os.open(host.path(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

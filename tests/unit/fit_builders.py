@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from plimsoll.box.fit import ask
 from plimsoll.box.fit import box as boxes
 from plimsoll.box.fit.box import Box
 from plimsoll.box.fit.context import Context
-from plimsoll.box.fit.model import GIB, Launch
+from plimsoll.box.fit.model import GIB, Estimate, Launch, Verdict
+from plimsoll.box.fit.verdict import judge
 from plimsoll.box.host import Host
 
 ALIGNMENT = 32
@@ -126,6 +128,21 @@ def context(box: Box | None = None, root: str = "") -> Context:
 def launch(engine: str, *arguments: str, **changes: Any) -> Launch:  # noqa: ANN401  # fields of a launch
     """Return one start of an engine."""
     return Launch(engine, engine, arguments, **changes)
+
+
+def estimate_of(engine: str, *arguments: str, box: Box | None = None, **changes: Any) -> Estimate:  # noqa: ANN401
+    """What one engine with these arguments takes."""
+    return ask.one(launch(engine, *arguments, **changes), context(box))
+
+
+def likely(of: Estimate, name: str) -> int:
+    """The likely bytes of the first line of that name."""
+    return next(item.amount.likely for item in of.items if item.name == name)
+
+
+def verdict_of(of: Estimate, box: Box | None = None) -> Verdict:
+    """Whether it fits, alone on its box."""
+    return judge([of], box or spark()).verdict
 
 
 def gib(size: float) -> int:

@@ -6,23 +6,9 @@ from typing import Any
 
 import pytest
 
-from plimsoll.box.fit import ask, flags, vllm_flags
-from plimsoll.box.fit import box as boxes
-from plimsoll.box.fit.model import Estimate, Verdict
-from plimsoll.box.fit.verdict import judge
-from tests.unit.fit_builders import LLAMA_8B, context, gib, launch, spark, write_model
-
-
-def _estimate(engine: str, *arguments: str, box: boxes.Box | None = None, **changes: Any) -> Estimate:  # noqa: ANN401
-    return ask.one(launch(engine, *arguments, **changes), context(box))
-
-
-def _item(estimate: Estimate, name: str) -> int:
-    return next(item.amount.likely for item in estimate.items if item.name == name)
-
-
-def _verdict(estimate: Estimate, box: boxes.Box | None = None) -> Verdict:
-    return judge([estimate], box or spark()).verdict
+from plimsoll.box.fit import flags, vllm_flags
+from plimsoll.box.fit.model import Verdict
+from tests.unit.fit_builders import LLAMA_8B, estimate_of, gib, verdict_of, write_model
 
 
 @pytest.mark.parametrize(
@@ -45,8 +31,8 @@ def test_connectors_that_keep_a_cache_on_the_host(
     """What a connector pins of the host's memory comes on top of the budget."""
     model = write_model(tmp_path / "m", LLAMA_8B, gib(15))
     common = (str(model), "--gpu-memory-utilization", "0.4", "--max-model-len", "8192")
-    plain = _estimate("vllm", *common)
-    with_it = _estimate("vllm", *common, "--kv-transfer-config", json.dumps(config), environment=environment)
+    plain = estimate_of("vllm", *common)
+    with_it = estimate_of("vllm", *common, "--kv-transfer-config", json.dumps(config), environment=environment)
     assert with_it.steady.likely - plain.steady.likely == gib(expected)
     assert with_it.unknowns == ()
 
@@ -67,9 +53,9 @@ def test_connectors_that_are_not_known(tmp_path: Path, config: str, environment:
     """What a connector takes is no guess: nothing fits for certain beside it."""
     model = write_model(tmp_path / "m", LLAMA_8B, gib(15))
     common = (str(model), "--gpu-memory-utilization", "0.4", "--max-model-len", "8192")
-    estimate = _estimate("vllm", *common, "--kv-transfer-config", config, environment=environment)
+    estimate = estimate_of("vllm", *common, "--kv-transfer-config", config, environment=environment)
     assert any(why in each for each in estimate.unknowns)
-    assert _verdict(estimate) is Verdict.UNKNOWN
+    assert verdict_of(estimate) is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize("size", ["$KV", "20GiB"])
@@ -77,9 +63,9 @@ def test_connectors_that_are_not_known(tmp_path: Path, config: str, environment:
 def test_a_size_of_the_cache_that_is_not_known(tmp_path: Path, size: str, more: tuple[str, ...]) -> None:
     """A fixed size goes before the fraction, so that no fraction stands in for one that is not understood."""
     model = write_model(tmp_path / "m", LLAMA_8B, gib(16))
-    estimate = _estimate("vllm", str(model), "--kv-cache-memory-bytes", size, *more)
+    estimate = estimate_of("vllm", str(model), "--kv-cache-memory-bytes", size, *more)
     assert [item.name for item in estimate.items] == ["weights"]
-    assert _verdict(estimate) is Verdict.UNKNOWN
+    assert verdict_of(estimate) is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -88,8 +74,8 @@ def test_a_size_of_the_cache_that_is_not_known(tmp_path: Path, size: str, more: 
 def test_a_level_of_compilation(tmp_path: Path, words: tuple[str, ...]) -> None:
     """It decides nothing about memory, in whatever form; the flag after it is read."""
     model = write_model(tmp_path / "m", LLAMA_8B, gib(15))
-    estimate = _estimate("vllm", str(model), *words, "--gpu-memory-utilization", "0.3", "--max-model-len", "8192")
-    assert (estimate.unknowns, estimate.unknown_flags, _verdict(estimate)) == ((), (), Verdict.FITS)
+    estimate = estimate_of("vllm", str(model), *words, "--gpu-memory-utilization", "0.3", "--max-model-len", "8192")
+    assert (estimate.unknowns, estimate.unknown_flags, verdict_of(estimate)) == ((), (), Verdict.FITS)
 
 
 def test_a_key_of_a_flag_keeps_its_underscores() -> None:

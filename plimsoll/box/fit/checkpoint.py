@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll.box.fit import architecture
+from plimsoll.box.fit import architecture, docker
 from plimsoll.box.fit.architecture import Architecture
 from plimsoll.box.fit.flags import UNRESOLVED
 from plimsoll.box.fit.model import CannotTellError, Launch
@@ -92,11 +92,8 @@ def outside(host: Host, launch: Launch, path: str) -> str:
     if path.startswith("~/") and launch.homes:
         path = f"{launch.homes[0]}/{path[2:]}"
     full = os.path.normpath(os.path.join(launch.directory, path))
-    for mount in sorted(launch.mounts, key=lambda each: -len(each.inside)):
-        inside = mount.inside.rstrip("/")
-        if full == inside or full.startswith(f"{inside}/"):
-            return host.path(mount.outside.rstrip("/") + full[len(inside) :])
-    return host.path(full)
+    mounted = docker.outside(full, launch.mounts)
+    return host.path(full if mounted is None else mounted)
 
 
 def _caches(host: Host, launch: Launch) -> Iterator[str]:

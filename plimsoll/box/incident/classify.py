@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from plimsoll.box.incident.clocks import Moment
-from plimsoll.box.incident.grounds import RULES, Ground, Group, duration
+from plimsoll.box.incident.grounds import OF_MEMORY, RULES, Ground, Group, duration
 from plimsoll.box.incident.model import DriverAllocFailure, Gap, OomKill, Panic, Place, UserspaceKill, Xid
 from plimsoll.box.incident.timeline import Timed, TimedNote, Timeline
 
@@ -27,10 +27,7 @@ CERTAIN = 0.97
 """No log proves what happened."""
 _ORDER = "BADEFC"
 """Of two classes with equal grounds, the one that explains the other."""
-_SPEAKING = frozenset({
-    "low_and_idle", "memory_fall", "memory_stall", "memory_report", "driver_fault", "pcie", "network", "nul_bytes",
-    "allocation_failure", "allocation_stall", "journal_pressure",
-})  # fmt: skip
+_SPEAKING = frozenset({*OF_MEMORY, "driver_fault", "pcie", "network", "nul_bytes"})
 
 
 @dataclass(frozen=True)

@@ -40,15 +40,16 @@ _STUCK = re.compile(r"Timer expired|did not exit")
 
 
 _RECLAIM = re.compile(
-    r"(?:shrink_|try_to_free|do_try_to_free|__alloc_pages|alloc_pages|__perform_reclaim|balance_pgdat|kswapd|evict_"
+    r"(?:shrink_|(?:do_)?try_to_free|(?:__)?alloc_pages|__perform_reclaim|balance_pgdat|kswapd|evict_"
     r"|wait_iff_congested|congestion_wait|reclaim_throttle|throttle_direct_reclaim|compact_|swap_|do_swap|folio_wait"
     r"|io_schedule|.*\[nvidia)"
 )
 """Frames of a task that waits for memory: its own reclaim, or a page that has to come back from the disk."""
-_OF_MEMORY = (
+OF_MEMORY = (
     "low_and_idle", "memory_fall", "memory_stall", "memory_report", "allocation_failure", "allocation_stall",
     "journal_pressure",
 )  # fmt: skip
+"""Kinds of notes about memory."""
 
 
 class Ground(NamedTuple):
@@ -164,7 +165,7 @@ def _speaks_of_memory(group: Group) -> bool:
     events = (OomKill, DriverAllocFailure, UserspaceKill, Gap)
     waits = [t.event for t in group.of(HungTask) if isinstance(t.event, HungTask)]
     in_reclaim = any(_RECLAIM.match(frame) for task in waits for frame in task.frames)
-    return in_reclaim or any(group.of(kind) for kind in events) or any(group.noted(kind) for kind in _OF_MEMORY)
+    return in_reclaim or any(group.of(kind) for kind in events) or any(group.noted(kind) for kind in OF_MEMORY)
 
 
 def driver(group: Group) -> Iterator[Ground]:

@@ -297,7 +297,7 @@ def _comm(text: str) -> str:
     if len(text) <= MAX_COMM:
         return text
     end = text[-MAX_SHOWN:]
-    return max((end.rpartition(mark)[2] for mark in ("] ", "kernel: ")), key=lambda rest: -len(rest)).strip() or text
+    return min((end.rpartition(mark)[2] for mark in ("] ", "kernel: ")), key=len).strip() or text
 
 
 def _is_ours(text: str) -> bool:
@@ -319,9 +319,7 @@ def _scope(report: _Report, constraint: str | None) -> str | None:
 
 def _sizes(text: str) -> dict[str, Any]:
     """Return the figures of a kill's line, as fields of Victim."""
-    # a line that another one was joined to by mistake begins with its own figures
-    sizes = reversed(_SIZE.findall(text))
-    found: dict[str, Any] = {f"{name.replace('-', '_')}_kib": int(value) for name, value in sizes}
+    found: dict[str, Any] = {f"{name.replace('-', '_')}_kib": int(value) for name, value in _SIZE.findall(text)}
     if adj := _ADJ.search(text):
         found["oom_score_adj"] = int(adj[1])
     return found
