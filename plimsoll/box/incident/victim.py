@@ -53,7 +53,7 @@ def total_pages(memory: MemoryReport | None, scope: str | None) -> int | None:
 def ranked(tasks: Sequence[Task], total: int, least: int | None = None, *, spares_root: bool = False) -> list[Ranked]:
     """Return the tasks that could be chosen, the one with the most points first; the first of equals stays first.
 
-    `least` is what nobody is below: 1 up to 5.8. `spares_root`: before 4.17 root had 3 % off.
+    `least` is what nobody is below: 1 in kernels that print a score. `spares_root`: before 4.17 root had 3 % off.
     """
     found = []
     for task in tasks:
@@ -78,7 +78,7 @@ def why(kill: OomKill) -> Why | None:
     total = total_pages(kill.memory, kill.scope)
     if kill.memory is None or total is None or kill.victim is None:
         return None
-    # only kernels up to 5.1 print the score
+    # newer kernels print no score
     is_old = kill.victim.score is not None
     orders = [ranked(kill.tasks, total, 1, spares_root=spares) for spares in (False, True)] if is_old else []
     orders = orders or [ranked(kill.tasks, total)]
